@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from benchmarks.served import WINDOW, Gateway, free_port
 from es_ttc.engine.http import open_session
-from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.settings import EngineSettings
 
@@ -80,8 +79,8 @@ class TwoRequests(_BeforeEngine):
         search: dict[str, Any] = orjson.loads(await _read(receive))
         search.pop("rescore", None)
         size = search.get("size", 10)
-        fields = [HASH, ENCODER, VERSION]
-        window = {"size": WINDOW, "stored_fields": "_none_", "docvalue_fields": fields, "version": True}
+        fields = [HASH, ENCODER]
+        window = {"size": WINDOW, "stored_fields": "_none_", "docvalue_fields": fields}
         first = await self._search(scope["path"], {"query": search["query"], **window})
         hashes = [hit["fields"][HASH][0] for hit in first["hits"]["hits"][:size]]
         page = {"bool": {"must": [search["query"]], "filter": [{"terms": {HASH: hashes}}]}}

@@ -80,7 +80,6 @@ VARIANTS = {
     "float16": Variant({"codec": "float16"}),
     "int4": Variant({"codec": "int4"}),
     "int2": Variant({"codec": "int2"}),
-    "int2, pool 2": Variant({"codec": "int2", "token_pooling": 2}),
     "int4, no recovery source": Variant({"codec": "int4"}, recovery=False),
     "text only, best_compression": Variant(features=False, settings={"codec": "best_compression"}),
     "int8, best_compression": Variant({"codec": "int8"}, {"codec": "best_compression"}),

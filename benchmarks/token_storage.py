@@ -1,12 +1,11 @@
-"""Codecs and pooling of token vectors: bytes against nDCG@10 of late interaction, spectral retrieval and blend.
+"""Codecs of token vectors: bytes against nDCG@10 of late interaction, spectral retrieval and blend.
 
     python -m benchmarks.token_storage
     python -m benchmarks.token_storage --encoder mpnet --only int8 int2
 
-`pool N` joins tokens that follow each other until a document has a Nth of them (`es-ttc index create --token-pooling
-N`). Bytes are those of token vectors, norms and offsets for each token of the text, before Lucene stores them. Changes
-are against int8, over the same queries, with the 95 % interval of a paired bootstrap; in bold where it leaves out 0.
-The last table is about all collections together: the mean over collections, of which each counts the same. A collection
+Bytes are those of token vectors, norms and offsets for each token of the text, before Lucene stores them. Changes are
+against int8, over the same queries, with the 95 % interval of a paired bootstrap; in bold where it leaves out 0. The
+last table is about all collections together: the mean over collections, of which each counts the same. A collection
 of more documents than `--documents` keeps those judged for its queries, and others drawn at random.
 """
 
@@ -23,7 +22,7 @@ from benchmarks.common import heading, table
 from benchmarks.programs import subset
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.index.ingest.compose import Span, compose, locate
-from es_ttc.index.ingest.encode import pool_tokens, token_features
+from es_ttc.index.ingest.encode import token_features
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bootstrap import SEED, Interval, interval, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection
@@ -44,30 +43,9 @@ MAX_DOCUMENTS = 1500
 BATCH = 64
 METHODS = ("late", "spectral", "blend")
 FIELDS = ("title", "text")
+CODECS: tuple[StoredCodec, ...] = ("int8", "int4", "int2", "float16")
 
 Offsets = NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """How token vectors are stored.
-
-    Attributes:
-        codec: Their codec.
-        factor: How many tokens become one, on average.
-    """
-
-    codec: StoredCodec
-    factor: int = 1
-
-    def __str__(self) -> str:
-        return self.codec if self.factor == 1 else f"{self.codec}, pool {self.factor}"
-
-
-VARIANTS = (
-    *(Variant(codec, factor) for factor in (1, 2, 3) for codec in ("int8", "int4", "int2")),
-    Variant("float16"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +67,7 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a variant takes, in bytes for each token of the text, and gives."""
+    """What a codec takes, in bytes for each token of the text, and gives."""
 
     size: float
     values: Mapping[str, Float64]
@@ -99,18 +77,18 @@ def main() -> None:
     """Print the tables."""
     parser = parser_of(__doc__)
     parser.add_argument("--documents", type=int, default=MAX_DOCUMENTS, help="documents of a collection")
-    parser.add_argument("--only", nargs="*", default=[], help="names of variants beside the first; all where none")
+    parser.add_argument("--only", nargs="*", choices=CODECS, default=CODECS, help="codecs beside int8")
     arguments = parser.parse_args()
     encoder = prepared(arguments.encoder)
     described = f"split {arguments.split}, up to {arguments.queries} queries and {arguments.documents:,} documents each"
     print(heading(f"Storage of token vectors, {encoder.identity.model}", data=described, packages=("numpy",)))
-    variants = [one for one in VARIANTS if not arguments.only or str(one) in (str(VARIANTS[0]), *arguments.only)]
+    codecs = [codec for codec in CODECS if codec in (CODECS[0], *arguments.only)]
     everything: dict[str, dict[str, Measured]] = {}
     for collection in collections(arguments.data, arguments.split, generated=not arguments.no_generated):
         some = subset(first_queries(collection, arguments.queries), None, arguments.documents)
         corpus = encoded(some, encoder)
         print(f"### {some.name}, {len(corpus.texts):,} documents, {len(some.queries)} queries\n")
-        everything[some.name] = {str(one): measured(corpus, one, encoder) for one in variants}
+        everything[some.name] = {codec: measured(corpus, codec, encoder) for codec in codecs}
         print(_table(everything[some.name]), flush=True)
     print(f"### All {len(everything)} collections\n")
     print(_means(everything))
@@ -132,11 +110,11 @@ def encoded(collection: Collection, encoder: Encoder) -> Corpus:
     return Corpus(collection, texts, [spans for _, spans in composed], encodings)
 
 
-def measured(corpus: Corpus, variant: Variant, encoder: Encoder) -> Measured:
-    """Return a variant's bytes and its methods' values, query by query."""
+def measured(corpus: Corpus, codec: StoredCodec, encoder: Encoder) -> Measured:
+    """Return a codec's bytes and its methods' values, query by query."""
     began = time.perf_counter()
-    spec = IndexSpec(encoder.identity, text_fields=FIELDS, codec=variant.codec, max_tokens=MAX_TOKENS)
-    encodings = corpus.encodings if variant.factor == 1 else pool_tokens(corpus.encodings, variant.factor)
+    spec = IndexSpec(encoder.identity, text_fields=FIELDS, codec=codec, max_tokens=MAX_TOKENS)
+    encodings = corpus.encodings
     stored = [
         token_features(rows, locate(offsets, spans), spec)
         for rows, offsets, spans in zip(encodings.tokens, encodings.offsets, corpus.spans, strict=True)
@@ -163,8 +141,8 @@ def measured(corpus: Corpus, variant: Variant, encoder: Encoder) -> Measured:
             order = joined.documents[np.argsort(-scores, kind="stable")]
             rankings[name][query] = [features.ids[place] for place in order.tolist()]
     judged = {query: corpus.collection.qrels[query] for query in corpus.collection.queries}
-    print(f"{corpus.collection.name}, {variant}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
-    tokens = sum(map(len, corpus.encodings.tokens))
+    print(f"{corpus.collection.name}, {codec}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    tokens = sum(map(len, encodings.tokens))
     return Measured(size / tokens, {name: score_by(METRIC, judged, found) for name, found in rankings.items()})
 
 
@@ -178,7 +156,7 @@ def _scores(joined: JoinedWindow) -> dict[str, Float32]:
 
 
 def _table(found: Mapping[str, Measured]) -> str:
-    """Return each variant's bytes, and what it changes against the first."""
+    """Return each codec's bytes, and what it changes against the first."""
     first = next(iter(found.values()))
     rows = []
     for name, one in found.items():
@@ -193,7 +171,7 @@ def _table(found: Mapping[str, Measured]) -> str:
 
 
 def _means(everything: Mapping[str, Mapping[str, Measured]]) -> str:
-    """Return each variant's mean over collections, and its change, resampled within each collection."""
+    """Return each codec's mean over collections, and its change, resampled within each collection."""
     first, *others = next(iter(everything.values()))
     rows = []
     for name in (first, *others):

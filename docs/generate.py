@@ -212,7 +212,7 @@ _RIGHTS = """\
 | every command | `cluster:monitor/main` (in Elasticsearch's `monitor`) | |
 | `index create`, `ingest` | | `create_index`, `write`, `read`, `view_index_metadata`, `maintenance` (refresh) |
 | `attach`, `fill`, `graph build` | | the same and `monitor` (shard statistics), on the index; `all` on `ttc-*` |
-| `attach --in-index`, `index pipeline` | `manage_ingest_pipelines` | `manage` |
+| `index pipeline` | `manage_ingest_pipelines` | `manage` |
 | `evaluate --engine` | | `all` on `es-ttc-evaluate-*` |
 | `jobs`, `worker` | | `write` on the index; `all` on `ttc-jobs*` |
 

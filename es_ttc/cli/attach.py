@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Annotated, Any
 
 import click
 
-from es_ttc.cli.blend_changes import tell_changes
 from es_ttc.cli.common import (
     AdapterName,
     AsJson,
@@ -42,23 +40,20 @@ from es_ttc.index.attach import (
     AttachedObjects,
     FillResult,
     attach_beside,
-    attach_inside,
     fill_attached,
     traces_of,
 )
 from es_ttc.index.attach import detach as take_away
 from es_ttc.index.attach.feature_locations import Found, fill_found, found_behind, spec_of
 from es_ttc.index.attach.fill import Report
-from es_ttc.index.attach.in_index import pipeline_name
 from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.attach.source import require_text_fields, sources_of
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.ingest.proposal import describe, propose
 from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
 from es_ttc.index.mappings.contents import stored_bytes
-from es_ttc.index.mappings.indices import Index, mappings_with_features
-from es_ttc.index.mappings.ingest_pipeline import FINAL_PIPELINE, NO_PIPELINE
-from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, own_meta
+from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, refuse_in_index_features
 from es_ttc.lab.judging.store import INDEX, SIGNALS
 from es_ttc.reranking.index_graph import delete_graphs
 from es_ttc.settings import Settings
@@ -82,11 +77,6 @@ def attach(
     engine: EngineUrl,
     encoder: EncoderName,
     adapter: AdapterName,
-    in_index: Annotated[
-        bool,
-        "Store the features in the index's own documents instead of a side index; its mapping, its settings and the "
-        "documents' versions change.",
-    ] = False,
     dry_run: Annotated[bool, "Say what the features would take on disk; write nothing."] = False,
     yes: Annotated[bool, "Take the proposed text fields without a question."] = False,
     strip_html: StripHtml = "auto",
@@ -113,7 +103,7 @@ def attach(
     check_codec(context, features["tokens"])
     chosen = explicit_options(context, features | {"strip_html": strip_html})
     named = encoder is not None or adapter is not None
-    request = _Request(settings, name, chosen, encoder_named=named, inside=in_index, yes=yes or dry_run)
+    request = _Request(settings, name, chosen, encoder_named=named, yes=yes or dry_run)
     if dry_run:
         estimates = with_engine(settings, lambda client: _dry_run(client, request))
         text = "\n".join(f"[{index}]: {sentence}" for index, (sentence, _) in estimates.items())
@@ -173,8 +163,7 @@ def detach(
 ) -> None:
     """Remove everything that `es-ttc attach` has created for NAME.
 
-    Removes side indices with their aliases, and the neighbour graph. For in-index features it removes the pipeline, the
-    setting and the features of the documents. It lists what an engine cannot remove.
+    Removes side indices with their aliases, and the neighbour graph.
     """
     if everything == (name is not None):
         raise click.UsageError("give either NAME or --all")
@@ -182,7 +171,7 @@ def detach(
     found, own = with_engine(settings, lambda client: _traces(client, settings.jobs_index, name))
     deleted = own if everything else {}
     named = f"[{name}]" if name else "all indices"
-    if not deleted and not any(each.any for each in found):
+    if not deleted and not any(each.sides for each in found):
         text = f"nothing is attached to {named}{_left(own)}"
         print_result({"name": name, "indices": [], "deleted": []}, text, as_json=as_json)
         return
@@ -191,13 +180,10 @@ def detach(
         confirm(f"detaching {named}", "Remove all of it?", as_json=as_json, announced=announced)
     with_engine(settings, lambda client: _detach(client, settings.jobs_index, found, deleted))
     if as_json:
-        indices = [asdict(each) | {"staying": each.staying} for each in found]
-        print_json({"name": name, "indices": indices, "deleted": [*deleted]})
+        print_json({"name": name, "indices": [*map(asdict, found)], "deleted": [*deleted]})
         return
     for each in found:
         click.echo(f"detached [{each.index}]")
-        for sentence in each.staying:
-            click.echo(f"es-ttc: {sentence}", err=True)
     for one in deleted:
         click.echo(f"deleted [{one}]")
     if left := _left(own if not deleted else {}):
@@ -230,7 +216,6 @@ class _Request:
     name: str
     chosen: dict[str, Any]
     encoder_named: bool
-    inside: bool
     yes: bool
 
 
@@ -257,21 +242,16 @@ async def _attach(engine: Engine, request: _Request) -> list[FillResult]:
     for source in sources:
         sentence, _ = await _estimate(engine, source, spec, encoder)
         click.echo(f"[{source.index}]: {sentence} (estimated)", err=True)
-        if request.inside:
-            click.echo(_changes(source), err=True)
-    attaching = attach_inside if request.inside else attach_beside
     with _reporting() as report:
-        filled = [await attaching(engine, source, spec, encoder, report=report) for source in sources]
-    if any(each.written for each in filled):
-        await tell_changes(request.settings, sources[0].index, spec, encoder)
-    return filled
+        return [await attach_beside(engine, source, spec, encoder, report=report) for source in sources]
 
 
 async def _prepared(engine: Engine, request: _Request) -> tuple[Sequence[Index], IndexSpec, Encoder]:
     """Return the indices behind the name; the spec from the options, the present spec and the defaults; its encoder."""
     sources = await sources_of(engine, request.name)
     for source in sources:
-        if source.meta and not request.inside:
+        if source.meta:
+            refuse_in_index_features(source.index, source.meta)
             raise InvalidRequest(
                 f"the documents of [{source.index}] carry features themselves: `es-ttc fill {source.index}` brings "
                 "them up to date"
@@ -365,9 +345,6 @@ async def _encoder_of(settings: Settings, name: str, found: Sequence[Found]) -> 
 async def _traces(engine: Engine, jobs: str, name: str | None) -> tuple[list[AttachedObjects], dict[str, int]]:
     """Return what is attached to an index, or to all; and es-ttc's own indices with their numbers of documents."""
     names = [name] if name else await attached_sources(engine)
-    if name is None:
-        inside = await mappings_with_features(engine)
-        names += [one for one, mapping in inside.items() if "inside" in own_meta(mapping)]
     found = [traces for one in names for traces in await traces_of(engine, one)]
     params = {"expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
     wanted = ",".join((jobs, f"{jobs}-outcomes", f"{jobs}-proposals", INDEX, SIGNALS))
@@ -377,11 +354,10 @@ async def _traces(engine: Engine, jobs: str, name: str | None) -> tuple[list[Att
 
 async def _detach(engine: Engine, jobs: str, found: Sequence[AttachedObjects], own: Collection[str]) -> None:
     stop_on_sigterm()
-    with stages("detaching") as progress:
-        for traces in found:
-            await delete_graphs(engine, traces.index)  # it is useless without the features
-            await forget(engine, jobs, traces.index)
-            await take_away(engine, traces, report=partial(progress, traces.index))
+    for traces in found:
+        await delete_graphs(engine, traces.index)  # it is useless without the features
+        await forget(engine, jobs, traces.index)
+        await take_away(engine, traces)
     for name in own:
         await delete_if_there(engine, name)
 
@@ -392,26 +368,8 @@ def _reporting() -> Iterator[Report]:
         yield lambda filled: progress(filled.index, filled.seen, filled.total)
 
 
-def _changes(source: Index) -> str:
-    own = pipeline_name(source.index)
-    former = source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
-    chained = f", which runs [{former}] first" if former not in (NO_PIPELINE, own) else ""
-    return (
-        f"es-ttc: in [{source.index}]: fields below [ttc] are added to the mapping; {FINAL_PIPELINE} becomes "
-        f"[{own}]{chained}; the features stand in each document's _source, and its _version rises"
-    )
-
-
 def _announced(found: Sequence[AttachedObjects]) -> list[str]:
-    sentences = []
-    for each in found:
-        sentences += [f"side index [{side}] of [{each.index}], with its alias" for side in each.sides]
-        if each.inside:
-            sentences.append(
-                f"the pipeline and the setting of [{each.index}], and the features in {each.documents:,} documents"
-            )
-            sentences += [f"(staying: {sentence})" for sentence in each.staying]
-    return sentences
+    return [f"side index [{side}] of [{each.index}], with its alias" for each in found for side in each.sides]
 
 
 def _sentence(filled: FillResult) -> str:

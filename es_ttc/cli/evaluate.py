@@ -22,7 +22,6 @@ from es_ttc.cli.model_options import ARGUMENTS, FILE, FOLDER, command
 from es_ttc.cli.options import (
     CODECS,
     RankingModels,
-    TokenPooling,
     codec_help,
     first_pass_option,
     params_option,
@@ -98,7 +97,6 @@ class EvaluateOptions(EncoderOptions):
         Field(ge=1, le=1_000_000),
         "Maximum number of token vectors per document; a warning counts the documents that have more.",
     ] = 1024
-    token_pooling: TokenPooling = 1
     out: Annotated[Path | None, FILE, "File for the results as JSON."] = None
     report: Annotated[Path | None, "--report DIR", FOLDER, "Folder for the report: index.html and results.json."] = None
 
@@ -160,7 +158,6 @@ def evaluate(
         window=None if isinstance(options.window, str) else options.window,
         codec=options.codec,  # type: ignore[arg-type]
         max_tokens=options.max_tokens,
-        token_pooling=options.token_pooling,
         engine=options.engine_settings,
         index=judgements,
         ranking_models=settings.ranking_models,

@@ -40,7 +40,7 @@ from es_ttc.index.attach.feature_locations import (
     feature_locations,
     written_since_fill,
 )
-from es_ttc.index.attach.requantise import requantise_documents, require_coarser
+from es_ttc.index.attach.map_vectors import require_coarser
 from es_ttc.index.ingest.size_estimate import estimate_size
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.enrichment import add_enrichment
@@ -68,7 +68,7 @@ def index() -> None:
 @command(
     "es-ttc index create articles --text-fields title,abstract",
     "es-ttc index create articles --language ja --encoder multilingual-e5-small",
-    "es-ttc index create articles --codec int8 --token-pooling 2",
+    "es-ttc index create articles --codec int8",
     "es-ttc index create articles --chunks --spans scale=10,stride=5",
     group=index,
 )
@@ -138,10 +138,10 @@ def requantise(
     encoder: EncoderName,
     as_json: AsJson,
 ) -> None:
-    """Move the token vectors of the index NAME to a coarser codec, without encoding, while it serves.
+    """Move the token vectors of the attached index NAME to a coarser codec, without encoding, while it serves.
 
-    Attached features too: then a new side index is filled while the old one serves. Documents that have changed since
-    their features were made are encoded. Run the command again to resume a stopped run.
+    A new side index is filled while the old one serves. Documents that have changed since their features were made are
+    encoded. Run the command again to resume a stopped run.
     """
     settings = Settings(**given(engine=engine, encoder=encoder))
     moved = run_to_completion(
@@ -272,7 +272,7 @@ async def _remove_pipeline(engine: Engine, jobs_index: str, name: str) -> bool:
     if await unfollow(engine, jobs_index, name):
         return True
     locations = await feature_locations(engine, name)
-    if any(held.side or "inside" in held.source.meta for held in locations):
+    if any(held.side for held in locations):
         return False  # the plugin's processor runs only on indices made by es-ttc
     return await remove_pipeline(engine, name)
 
@@ -304,6 +304,11 @@ async def _create(engine: Engine, name: str, spec: IndexSpec, options: IndexOpti
 async def _requantise(engine: Engine, settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
     locations = await feature_locations(engine, name)
     for held in locations:
+        if not held.side:
+            raise InvalidRequest(
+                f"index [{held.index}] was made by es-ttc, and the codec of its documents stays: make it anew, with "
+                f"`es-ttc index create NAME --codec {codec}` and `es-ttc ingest`"
+            )
         require_coarser(held.spec, codec, held.source.index)
     with stages("codec") as progress:
         return [await _requantise_one(engine, settings, held, codec, progress) for held in locations]
@@ -312,13 +317,11 @@ async def _requantise(engine: Engine, settings: Settings, name: str, codec: Any)
 async def _requantise_one(
     engine: Engine, settings: Settings, held: FeatureLocation, codec: Any, progress: ReportStage
 ) -> dict[str, Any]:
-    """Move the features of one index: in its documents, or into a new side index."""
+    """Move the features of one index into a new side index."""
 
     def report(counts: Any) -> None:
         progress(held.source.index, counts.seen, counts.total)
 
-    if not held.side:
-        return asdict(await requantise_documents(engine, held, codec, report))
     encoder = await asyncio.to_thread(loaded_encoder, settings, held.spec.encoder)
     filled = await attach_beside(engine, held.source, replace(held.spec, codec=codec), encoder, report=report)
     written = filled.carried + filled.written
@@ -387,6 +390,5 @@ def _stored(spec: dict[str, Any]) -> str:
     if spec["tokens"] == "none":
         return "none"
     codec = spec["codec"] if spec["tokens"] == "packed" else spec["tokens"]
-    pooled = f", one vector for {spec['token_pooling']} tokens" if "token_pooling" in spec else ""
     stripped = ", without markup" if spec.get("strip_html") else ""
-    return f"{codec}, up to {spec['max_tokens']} a document{pooled}{stripped}"
+    return f"{codec}, up to {spec['max_tokens']} a document{stripped}"

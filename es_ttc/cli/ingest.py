@@ -2,9 +2,9 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,6 @@ import click
 from pydantic import Field
 from rich.progress import Progress
 
-from es_ttc.cli.blend_changes import AFTER, tell_changes
 from es_ttc.cli.common import (
     AdapterName,
     AsJson,
@@ -202,11 +201,6 @@ async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult
         request, index, encoder = await _ready(engine, settings, request, inputs)
         run, checkpoint = _checkpoint(index, request, encoder)
         spec = spec_of_own(index.index, index.mapping)
-
-        @cache
-        def telling() -> asyncio.Task[None]:  # begins once: after some documents, or at the end
-            return asyncio.create_task(tell_changes(settings, index.index, spec, encoder))
-
         with DeadLetterFile(request.dead_letters, run) as dead_letters, progress_bar() as bar:
             rejected = dead_letters.forget(checkpoint.position) if checkpoint else ()
             outcome = await ingest_documents(
@@ -218,10 +212,8 @@ async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult
                 options=_options(request, settings, spec),
                 checkpoint=checkpoint,
                 rejected_before=rejected,
-                report=_reporter(bar, telling),
+                report=_reporter(bar),
             )
-        if outcome.written:
-            await telling()
         return outcome, encoder.identity, await _size(engine, index.index, merge=request.merge)
 
 
@@ -365,7 +357,7 @@ def _checkpoint(index: Index, request: IngestCommand, encoder: Encoder) -> tuple
     return checkpoint.run, checkpoint
 
 
-def _reporter(bar: Progress, telling: Callable[[], object]) -> Report:
+def _reporter(bar: Progress) -> Report:
     """Return the function that updates the bar; the total is estimated from the share of the input that was read."""
     task = bar.add_task("documents", total=None)
 
@@ -375,8 +367,6 @@ def _reporter(bar: Progress, telling: Callable[[], object]) -> Report:
         total = max(round(read / fraction), done) if fraction else None
         label = f"documents ({outcome.rejected:,} rejected)" if outcome.rejected else "documents"
         bar.update(task, completed=done, total=total, description=label)
-        if outcome.written >= AFTER:
-            telling()
 
     return report
 

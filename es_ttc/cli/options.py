@@ -130,12 +130,6 @@ def codec_help(what: str = "") -> str:
 
 
 CODECS = click.Choice(STORED_CODECS)
-TokenPooling = Annotated[
-    int,
-    "--token-pooling N",
-    Field(ge=1, le=6),
-    "Join neighbouring similar tokens until a document has an Nth of its vectors.",
-]
 StripHtml = Annotated[
     Literal["auto", "yes", "no"],
     "Leave HTML out of what is encoded; auto: if most of the first documents have some. Positions of passages still "
@@ -208,7 +202,6 @@ def feature_options(
     max_tokens: Annotated[
         int, "--max-tokens N", Field(ge=1, le=65_536), "Maximum number of token vectors per document."
     ] = 1024,
-    token_pooling: TokenPooling = 1,
 ) -> None:
     """Options for the features of an index."""
 

@@ -34,14 +34,12 @@ class SearchTarget:
     index: str
     spec: IndexSpec
     fields: Sequence[str]
-    vectors: bool = True  # whether the engine can search its vectors, which may be in a side index
 
     @classmethod
     async def of(cls, client: Engine, index: str, fields: Sequence[str] | None = None) -> Self:
         """Return an index as it is found; without fields those that it encodes."""
-        located = await alike_locations(client, index)
-        spec, vectors = located[0].spec, all(one.has_vectors or one.side for one in located)
-        return cls(client, index, spec, fields or spec.text_fields, vectors)
+        spec = (await alike_locations(client, index))[0].spec
+        return cls(client, index, spec, fields or spec.text_fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +128,6 @@ async def facets_of(target: SearchTarget, query: CliQuery, names: Sequence[str])
 
 def _body(target: SearchTarget, query: CliQuery) -> dict[str, Any]:
     resolve_one(query.method, query.params)
-    if not target.vectors and "dense" in (query.method, query.first_pass):
-        raise InvalidRequest(
-            f"index [{target.index}] has no vector field: its features stand inside it, and it was made without "
-            "index.knn. Let bm25 find the documents (--first-pass bm25), and a rescorer put them into order"
-        )
     return body_of(target.fields, query)
 
 

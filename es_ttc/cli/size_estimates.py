@@ -59,6 +59,4 @@ def _others(size: SizeEstimate, spec: IndexSpec) -> list[tuple[str, float]]:
         for codec in reversed(QUANTISED_CODECS)
         if codec != spec.codec
     ]
-    if spec.token_pooling == 1:
-        found.append(("--token-pooling 2", size.merged - size.tokens * own / 2))
     return [*found, ("--tokens none", size.merged - size.tokens * own)]

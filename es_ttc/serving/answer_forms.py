@@ -9,7 +9,7 @@ from typing import Any
 
 from es_ttc.common.validation import shown
 from es_ttc.errors import EngineError
-from es_ttc.index.mappings.attached import ID, ROUTING, SEQ_NO, SOURCE, VERSION
+from es_ttc.index.mappings.attached import ID, ROUTING, SEQ_NO, SOURCE
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE
 
 Form = type | dict[str, Any] | list[Any]
@@ -23,12 +23,12 @@ _TOTAL: Form = {"value": int, "relation": str}
 _OPTIONAL: Mapping[str, type] = {"aggregations": dict, "suggest": dict, "took": int}
 _OF_A_HIT: Mapping[str, Set[type]] = {
     "_index": {str}, "_id": {str}, "_routing": {str}, "_score": {int, float, type(None)}, "_source": {dict},
-    "_version": {int}, "fields": {dict}, "highlight": {dict}, "inner_hits": {dict}, "matched_queries": {dict, list},
+    "fields": {dict}, "highlight": {dict}, "inner_hits": {dict}, "matched_queries": {dict, list},
     "sort": {list},
 }  # fmt: skip
 _VALUE: Set[type] = {str, int, float, bool}
 _OF_A_FIELD: Mapping[str, Set[type]] = {"_seq_no": {int}} | dict.fromkeys(
-    (ENCODER, HASH, ID, ROUTING, SEQ_NO, SOURCE, STATE, VERSION), _VALUE
+    (ENCODER, HASH, ID, ROUTING, SEQ_NO, SOURCE, STATE), _VALUE
 )
 """Types of the doc values that are read; an index of somebody else's may have numbers in fields of these names."""
 

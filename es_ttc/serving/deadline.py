@@ -1,9 +1,11 @@
 """Budgets of time, and the fallback to the engine's own ranking if a method fails or is late."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Self, TypeVar
 
 from es_ttc.errors import DeadlineExceeded, EsTtcError, InvalidRequest
 from es_ttc.serving.logs import log
@@ -21,41 +23,48 @@ class ScoringError(EsTtcError):
     type = "ttc_scoring_exception"
 
 
-def budget_ms(budget: float, timeout_ms: float | None, started: float) -> float:
-    """Return a budget of time, in ms, limited so that the gateway can answer within the caller's own timeout.
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """The end of the time that a part of a search may take, by `time.perf_counter`; by default there is none."""
 
-    ``started`` is `time.perf_counter` when the request arrived.
-    """
-    if timeout_ms is None:
-        return budget
-    spent = (time.perf_counter() - started) * 1000
-    return max(0.0, min(budget, timeout_ms - spent - _TIME_TO_ANSWER_MS))
+    end: float = math.inf
 
+    @classmethod
+    def within(cls, ms: float, *, timeout_ms: float | None, started: float, since: float | None = None) -> Self:
+        """Return the end of a budget of time, early enough for the gateway to answer within the caller's own timeout.
 
-async def attempt(
-    work: Awaitable[T],
-    *,
-    what: str,
-    method: str,
-    budget_ms: float,
-    not_caught: type[Exception] = InvalidRequest,
-) -> T | EsTtcError:
-    """Return the result of work (``what``, for messages) within a budget of time, or the reason of its failure.
+        The budget begins at ``since``, by default now, and the caller's timeout when the request arrived, ``started``.
+        """
+        end = (time.perf_counter() if since is None else since) + ms / 1000
+        if timeout_ms is not None:
+            end = min(end, started + (timeout_ms - _TIME_TO_ANSWER_MS) / 1000)
+        return cls(end)
 
-    An InvalidRequest is raised: the engine's own ranking would not answer it. So is a ``not_caught`` exception.
-    """
-    try:
-        async with asyncio.timeout(budget_ms / 1000):
-            return await work
-    except (InvalidRequest, not_caught):
-        raise
-    except TimeoutError:
-        return DeadlineExceeded(f"{what} took longer than its budget of {budget_ms:.0f} ms")
-    except EsTtcError as error:
-        return error
-    except Exception as error:  # noqa: BLE001 - after any failure the engine's own ranking is returned
-        log.error(f"{what} failed", method=method, exc_info=error)
-        return ScoringError(f"{what} failed: {type(error).__name__}: {error}")
+    @property
+    def left(self) -> float:
+        """The seconds that are left."""
+        return max(0.0, self.end - time.perf_counter())
+
+    async def run(
+        self, work: Awaitable[T], what: str, *, method: str, not_caught: type[Exception] = InvalidRequest
+    ) -> T | EsTtcError:
+        """Return the result of work (``what``, for messages), or the reason of its failure.
+
+        An InvalidRequest is raised: the engine's own ranking would not answer it. So is a ``not_caught`` exception.
+        """
+        left = self.left
+        try:
+            async with asyncio.timeout(left):
+                return await work
+        except (InvalidRequest, not_caught):
+            raise
+        except TimeoutError:
+            return DeadlineExceeded(f"{what} took longer than its budget of {math.ceil(left * 1000)} ms")
+        except EsTtcError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - after any failure the engine's own ranking is returned
+            log.error(f"{what} failed", method=method, exc_info=error)
+            return ScoringError(f"{what} failed: {type(error).__name__}: {error}")
 
 
 def fell_back(metrics: Metrics, event: str, method: str, reason: EsTtcError) -> None:

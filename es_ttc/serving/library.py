@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.queries import matching
 from es_ttc.rescorers.base import Feature, Query, Window
-from es_ttc.serving.features.attached import Identity, identity_of, own_key
+from es_ttc.serving.deadline import Deadline
+from es_ttc.serving.features.attached import own_key
 from es_ttc.serving.features.columns import columns, numbers_of
 from es_ttc.serving.features.decoding import Stored, consistent
-from es_ttc.serving.features.keys import MARKS, DocumentKey, identities, unreadable
+from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, content_ids, unreadable
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexSearch
@@ -36,7 +37,6 @@ _MAX_LOCATED_TOGETHER = 1000
 
 T = TypeVar("T")
 Hit = Mapping[str, Any]
-Document = tuple[str, Identity]
 """A document's index, and its id and routing."""
 Key = DocumentKey
 """Identifies a document's features; documents of equal content have the same."""
@@ -97,10 +97,10 @@ class IndexReader:
                 progress(len(found))
         return found
 
-    async def keys(self, hits: Sequence[Hit]) -> dict[Document, Key]:
+    async def keys(self, hits: Sequence[Hit]) -> dict[DocumentId, Key]:
         """Return the keys of documents' features, of each document once; none of those that cannot be used."""
-        by_document = {document_of(hit): hit for hit in hits}
-        keys: dict[Document, Key] = {}
+        by_document = {DocumentId.of(hit): hit for hit in hits}
+        keys: dict[DocumentId, Key] = {}
         for some in parts([*by_document.items()], _MAX_LOCATED_TOGETHER):
             located = await self._gateway.attached.locate([hit for _, hit in some], self._caller)
             for (document, _), key in zip(some, located.keys, strict=True):
@@ -122,10 +122,9 @@ class IndexReader:
         return numbers_of(hits, self._fields)
 
     async def _searched_indices(self, client: SearchClient) -> SearchedIndices | None:
-        """Return the indices whose vectors kNN searches; None if there are none that it can, as in a gateway."""
-        product = await self._gateway.upstream.product()
-        indices = await searched_indices_of(client, [], {}, unsearchable=product == "opensearch")
-        return None if indices.encoder is None or indices.unsearchable else indices
+        """Return the indices whose vectors kNN searches; None if there are none."""
+        indices = await searched_indices_of(client, [], {})
+        return None if indices.encoder is None else indices
 
     async def _found(
         self,
@@ -149,8 +148,8 @@ class IndexReader:
         ]
         found = []
         for first, hits, answer in zip(firsts, joined, await client.search(scored), strict=True):
-            scores = dict(zip(identities(answer["hits"]["hits"]), answer["hits"]["hits"], strict=True))
-            for hit, identity in zip(hits, identities(hits), strict=True):
+            scores = dict(zip(content_ids(answer["hits"]["hits"]), answer["hits"]["hits"], strict=True))
+            for hit, identity in zip(hits, content_ids(hits), strict=True):
                 hit["_score"] = scores[identity]["_score"] if identity in scores else 0.0
             found.append(FoundWindow([*first, *hits], len(first)))
         return found
@@ -170,7 +169,7 @@ class IndexReader:
                 [hit for hit in answer["hits"]["hits"] if (key := own_key(hit)) is not None and key.encoder == encoder]
                 for answer in answers
             ]
-        context = SearchContext(product, self._caller, encoder, {}, float("inf"))
+        context = SearchContext(product, self._caller, encoder, {}, Deadline())
         search = SideIndexSearch(
             any_clause(product), context, indices, client, self._gateway, details=False, fields=self._marks
         )
@@ -180,7 +179,7 @@ class IndexReader:
     @property
     def _marks(self) -> Body:
         fields = [*MARKS, *self._fields]
-        return {"_source": False, "docvalue_fields": fields, "version": True, "track_total_hits": False}
+        return {"_source": False, "docvalue_fields": fields, "track_total_hits": False}
 
 
 @asynccontextmanager
@@ -197,11 +196,6 @@ async def own_gateway(settings: GatewaySettings, encoder: Encoder) -> AsyncItera
 def window_of(ids: Sequence[str], documents: Sequence[Stored], features: frozenset[Feature]) -> Window:
     """Return documents with some features as a window without first-pass scores."""
     return Window(list(ids), np.zeros(len(ids), np.float32), **columns(documents, features, partial=True))
-
-
-def document_of(hit: Hit) -> Document:
-    """Return the identity of a hit's document."""
-    return str(hit["_index"]), identity_of(hit)
 
 
 def parts(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:

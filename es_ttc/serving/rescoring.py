@@ -13,7 +13,7 @@ from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
 from es_ttc.serving.engine_requests import EngineRefusal, EngineRequests, Refusal
-from es_ttc.serving.features.keys import content_of
+from es_ttc.serving.features.keys import are_identified
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.searched_indices import KnownTargets
@@ -231,7 +231,7 @@ class RescoredSearch:
         ranked_ms = (time.perf_counter() - began) * 1000
         self._kept = window
         page = response["hits"]["hits"]
-        if not all(content_of(hit) or "_id" in hit for hit in page):
+        if not are_identified(page):
             return None, ranked_ms
         try:
             hits, _ = await asyncio.gather(self._filled(response, page, ranked), self._count(response, ranked))
@@ -362,8 +362,6 @@ def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
         hit["sort"] = [hit["_score"], *(hit.get("sort") or ())[1:]]
     for hit in [*response["hits"]["hits"], *options]:
         without_parts(hit, with_scores=plan.shows_named_scores)
-        for name in plan.hidden_marks:
-            hit.pop(name, None)
         fields = hit.get("fields")
         if fields is not None:
             for name in plan.hidden:

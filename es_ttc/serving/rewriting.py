@@ -30,7 +30,7 @@ from es_ttc.rewriters.base import Expansion, Fields, Rewriter
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.rewriters.weighted import NAMED
 from es_ttc.serving.answer_forms import require_search_answer
-from es_ttc.serving.deadline import attempt, budget_ms, fell_back
+from es_ttc.serving.deadline import Deadline, fell_back
 from es_ttc.serving.engine_requests import EngineRequests, require_complete
 from es_ttc.serving.features.index_meta import encoded_fields
 from es_ttc.serving.gateway import Gateway
@@ -108,9 +108,9 @@ class RewriteService:
         except (MissingFeature, MissingText, ConfigurationError) as problem:
             outcome = problem
         else:
-            budget = budget_ms(section.timeout_ms or TIMEOUT_MS, timeout_ms, started)
+            deadline = Deadline.within(section.timeout_ms or TIMEOUT_MS, timeout_ms=timeout_ms, started=started)
             with span("rewrite"):
-                outcome = await self._expanded(clause.text, rewriter, params, corpus, context, budget)
+                outcome = await self._expanded(clause.text, rewriter, params, corpus, context, deadline)
         if isinstance(outcome, EsTtcError) and section.on_error == "fail":
             raise outcome
         ms = (time.perf_counter() - began) * 1000
@@ -143,7 +143,13 @@ class RewriteService:
         return fields
 
     async def _expanded(
-        self, text: str, rewriter: Rewriter[Any], params: Params, corpus: "CallerCorpus", context: str, budget: float
+        self,
+        text: str,
+        rewriter: Rewriter[Any],
+        params: Params,
+        corpus: "CallerCorpus",
+        context: str,
+        deadline: Deadline,
     ) -> tuple[Expansion, bool] | EsTtcError:
         """Return the expansion and whether it was cached, or the reason for the plain query."""
         fields, remembers = corpus.fields, rewriter.remembers(params)
@@ -152,8 +158,7 @@ class RewriteService:
         cached = self._expansions.get(key)
         if cached is not None:
             return cached.value, True
-        work = rewriter.expand(text, corpus, params)
-        outcome = await attempt(work, what="rewriting", method=rewriter.name, budget_ms=budget)
+        outcome = await deadline.run(rewriter.expand(text, corpus, params), "rewriting", method=rewriter.name)
         if isinstance(outcome, EsTtcError):
             return outcome
         self._expansions.put(key, outcome)

@@ -9,7 +9,7 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from starlette.types import Send
 
 from es_ttc.encoders.query_adapters import QueryAdapter, in_trial
 from es_ttc.errors import ConfigurationError, InvalidRequest
+from es_ttc.serving.features.keys import DocumentId
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
@@ -120,8 +121,8 @@ class Trial:
         if answers[0] is None or answers[1] is None:
             return None
         learned, frozen = answers[0].body, answers[1].body
-        hits = {_name(hit): hit for answer in (frozen, learned) for hit in answer["hits"]["hits"]}
-        rankings = [[_name(hit) for hit in answer["hits"]["hits"]] for answer in (learned, frozen)]
+        hits = {DocumentId.of(hit): hit for answer in (frozen, learned) for hit in answer["hits"]["hits"]}
+        rankings = [[DocumentId.of(hit) for hit in answer["hits"]["hits"]] for answer in (learned, frozen)]
         page = slice(drawn.start, drawn.start + drawn.size)
         drafted = team_draft(rankings[0], rankings[1], drawn.coin)[: page.stop]
         shown: list[dict[str, Any]] = []
@@ -137,7 +138,7 @@ class Trial:
             "adapter": drawn.adapter.identity.key,
             "query": drawn.text,
             "from": drawn.start,
-            "hits": [[name[1], team] for name, team in drafted[page]],
+            "hits": [[name.routed.id, team] for name, team in drafted[page]],
         }
         self._file.add(jsonio.dumps(line) + b"\n")
         return answers[1]
@@ -212,10 +213,6 @@ def team_draft(learned: Sequence[Any], frozen: Sequence[Any], coin: Random) -> l
                 drafted[best] = team
         if len(drafted) == before:
             return list(drafted.items())
-
-
-def _name(hit: Mapping[str, Any]) -> tuple[str, str]:
-    return str(hit["_index"]), str(hit["_id"])
 
 
 def _append(file: Path, line: bytes) -> None:

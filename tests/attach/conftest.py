@@ -11,7 +11,7 @@ from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
-from es_ttc.index.attach import FillResult, attach_beside, attach_inside
+from es_ttc.index.attach import FillResult, attach_beside
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.support.gateway import gateway_to
@@ -25,8 +25,6 @@ MAPPING = {
     "dynamic": False,
     "properties": {"title": {"type": "text"}, "body": {"type": "text"}, "price": {"type": "integer"}},
 }
-INSIDE = [pytest.param(False, id="beside"), pytest.param(True, id="inside", marks=pytest.mark.processors)]
-"""Where features are: beside the index, or inside it, where a pipeline of processors marks changed documents."""
 SETTINGS = {"index": {"number_of_shards": 2, "number_of_replicas": 0}}
 
 
@@ -88,11 +86,10 @@ async def update(engine: Engine, index: str, identifier: str, document: Mapping[
     await engine.refresh(index)
 
 
-async def attach(engine: Engine, index: str, spec: IndexSpec, encoder: Encoder, *, inside: bool = False) -> FillResult:
+async def attach(engine: Engine, index: str, spec: IndexSpec, encoder: Encoder) -> FillResult:
     """Attach one index."""
     [source] = await sources_of(engine, index)
-    attaching = attach_inside if inside else attach_beside
-    return await attaching(engine, source, spec, encoder)
+    return await attach_beside(engine, source, spec, encoder)
 
 
 async def remove_traces(engine: Engine, index: str) -> None:
@@ -101,9 +98,6 @@ async def remove_traces(engine: Engine, index: str) -> None:
     found = await engine.request("GET", f"/ttc-*-{index}*", params=everywhere)
     for name in found:
         await engine.delete_index(name)
-    if await pipelines(engine, index):
-        await engine.request("PUT", f"/{index}/_settings", body={"index.final_pipeline": None})
-        await engine.request("DELETE", f"/_ingest/pipeline/ttc-stamp-{index}")
 
 
 async def pipelines(engine: Engine, index: str) -> dict[str, Any]:

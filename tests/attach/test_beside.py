@@ -11,15 +11,10 @@ from es_ttc.index.attach.feature_locations import feature_location, written_sinc
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from tests.attach.conftest import INSIDE, MAPPING, SETTINGS, attach, corpus, put, update
+from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, update
 from tests.serving.client import Reply, search
 
 CATS = "which cat drinks milk?"
-
-
-@pytest.fixture(params=INSIDE)
-def inside(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
 
 
 def ask(gateway: str, index: str, method: str = "spectral", size: int = 40, **body: Any) -> Reply:
@@ -46,14 +41,13 @@ async def native(engine: Engine, name: str, spec: IndexSpec, encoder: Encoder) -
 
 
 async def test_scores_are_those_of_an_index_with_features_of_its_own(
-    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, inside: bool
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await native(engine, f"{shop}-native", spec, encoder)
     before = await engine.request("GET", f"/{shop}")
-    filled = await attach(engine, shop, spec, encoder, inside=inside)
+    filled = await attach(engine, shop, spec, encoder)
     assert (filled.written, filled.empty, filled.failed, filled.removed) == (20, 1, 0, 0)
-    if not inside:
-        assert await engine.request("GET", f"/{shop}") == before
+    assert await engine.request("GET", f"/{shop}") == before
     for method in ("spectral", "maxsim", "dense"):
         expected = ask(gateway, f"{shop}-native", method)
         got = ask(gateway, shop, method)
@@ -68,21 +62,21 @@ async def test_scores_are_those_of_an_index_with_features_of_its_own(
 
 
 async def test_half_a_surrogate_pair_stops_no_attach(
-    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, inside: bool
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     """Both engines keep one in a document; Elasticsearch returns it as it was sent."""
     [written] = await engine.bulk(shop, [b'{"index": {"_id": "half"}}', b'{"body": "the cat \\ud800 drinks"}'])
     assert written.ok
-    filled = await attach(engine, shop, spec, encoder, inside=inside)
+    filled = await attach(engine, shop, spec, encoder)
     assert (filled.written, filled.failed) == (21, 0)
     assert "half" in ask(gateway, shop, _source=False).ids[:20]
 
 
 async def test_a_rewritten_query_searches_the_fields_that_were_encoded(
-    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, inside: bool
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     """The target is an index, an alias of it, or several indices of which one is not attached."""
-    await attach(engine, shop, spec, encoder, inside=inside)
+    await attach(engine, shop, spec, encoder)
     await engine.request("PUT", f"/{shop}/_alias/{shop}-alias")
     await engine.request("PUT", f"/{shop}-other")
     query = {"ttc": {"method": "rm3", "query_text": CATS, "on_error": "fail"}}
@@ -93,9 +87,9 @@ async def test_a_rewritten_query_searches_the_fields_that_were_encoded(
 
 
 async def test_what_has_changed_keeps_its_place_until_it_is_filled_again(
-    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, inside: bool
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
-    await attach(engine, shop, spec, encoder, inside=inside)
+    await attach(engine, shop, spec, encoder)
     before = scores(ask(gateway, shop))
     # A new price leaves the features right; a new text does not, and a new document has none.
     await update(engine, shop, "d1", {"price": 99})
@@ -111,19 +105,17 @@ async def test_what_has_changed_keeps_its_place_until_it_is_filled_again(
         {name: score for name, score in scores(reply).items() if name in reply.ids[:3]}
     )
     held = await feature_location(engine, shop)
-    assert held.side != inside
-    if held.side:
-        assert await written_since_fill(engine, held) == 3
+    assert held.side
+    assert await written_since_fill(engine, held) == 3
     await engine.request("DELETE", f"/{shop}/_doc/d3", params={"refresh": "true"})
     [filled] = await fill_attached(engine, shop, encoder)
-    if held.side:
-        assert await written_since_fill(engine, held) == 0
-    assert (filled.written, filled.unchanged, filled.failed, filled.removed) == (2, 1, 0, 0 if inside else 1)
+    assert await written_since_fill(engine, held) == 0
+    assert (filled.written, filled.unchanged, filled.failed, filled.removed) == (2, 1, 0, 1)
     reply = ask(gateway, shop)
     assert (reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == (19, None)
     assert scores(reply)["d2"] != pytest.approx(before["d2"], abs=1e-4)
     [filled] = await fill_attached(engine, shop, encoder)
-    assert (filled.written, filled.seen, filled.removed) == (0, 0, 0) if not inside else filled.written == 0
+    assert (filled.written, filled.seen, filled.removed) == (0, 0, 0)
 
 
 async def test_an_index_made_anew_is_not_taken_for_the_old_one(

@@ -8,7 +8,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import attach, put, update
-from tests.attach.test_beside import CATS, inside, native, scores  # noqa: F401 - a fixture
+from tests.attach.test_beside import CATS, native, scores
 from tests.serving.client import Reply, search
 
 WORDS: dict[str, Any] = {"match": {"body": "our trout hunts at night"}}
@@ -29,22 +29,14 @@ def blended(gateway: str, index: str, query: dict[str, Any] = WORDS, size: int =
 
 
 async def test_the_ranking_is_that_of_an_index_with_features_of_its_own(
-    engine: Engine,
-    shop: str,
-    gateway: str,
-    spec: IndexSpec,
-    encoder: Encoder,
-    inside: bool,  # noqa: F811
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await native(engine, f"{shop}-native", spec, encoder)
-    await attach(engine, shop, spec, encoder, inside=inside)
+    await attach(engine, shop, spec, encoder)
     for start in (0, WINDOW):
         page: dict[str, Any] = {"from": start, "_source": ["title"]}
         expected, got = (blended(gateway, index, DEAREST, **page) for index in (f"{shop}-native", shop))
         assert got.status == 200, got.body
-        if inside and (await engine.capabilities()).product == "opensearch":  # it keeps no vectors in such an index
-            assert "created without [index.knn]" in got.json()["ttc"]["candidates"]["reason"]
-            return
         assert got.ids == expected.ids
         assert scores(got) == pytest.approx(scores(expected), abs=1e-4)
         assert got.json()["ttc"]["candidates"] == expected.json()["ttc"]["candidates"]
@@ -85,14 +77,9 @@ async def test_vectors_of_another_text_do_not_join(
 
 
 async def test_a_changed_text_has_no_passages_of_the_earlier_one(
-    engine: Engine,
-    shop: str,
-    gateway: str,
-    spec: IndexSpec,
-    encoder: Encoder,
-    inside: bool,  # noqa: F811
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
-    await attach(engine, shop, spec, encoder, inside=inside)
+    await attach(engine, shop, spec, encoder)
     changed = blended(gateway, shop).ids[0]
     await update(engine, shop, changed, {"body": "Our trout hunts at night."})
     rescore = {"window_size": WINDOW, "ttc": {"query_text": CATS, "passages": 1}}

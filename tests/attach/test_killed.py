@@ -18,13 +18,11 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach.feature_locations import contents_of, feature_location
-from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.indices import serving_side, sides_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.judging.store import INDEX as JUDGEMENTS
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, wait_for
-from tests.attach.test_detach import state
 from tests.conftest import Outcome
 from tests.serving.client import Reply, call
 from tests.serving.relay import Passed, relay
@@ -92,23 +90,6 @@ async def test_beside_another_attach_that_serves(
     assert held.spec == replace(spec, codec="int8")
     assert (await contents_of(engine, held)).states == {"ready": 19, "empty": 1}
     assert await engine.request("GET", f"/{shop}") == before
-
-
-async def test_inside_and_out_again(engine: Engine, engine_url: str, shop: str, tmp_path: Path) -> None:
-    before = await state(engine, shop)
-    steps = await until_it_is_through(engine_url, tmp_path, "attach", shop, *OPTIONS, "--in-index")
-    assert steps[:3] == ["PUT _mapping", "PUT", "PUT _settings"]
-    assert steps.count("POST _bulk") >= 2
-    held = await feature_location(engine, shop)
-    assert not held.side
-    await engine.refresh(shop)
-    assert (await contents(engine, shop, held.spec)).states == {"ready": 19, "empty": 1}
-    steps = await until_it_is_through(engine_url, tmp_path, "detach", shop, "--yes")
-    assert steps[:2] == ["PUT _settings", "DELETE"]
-    assert "PUT _mapping" in steps
-    after = await state(engine, shop)
-    del after["index"][shop]["mappings"]["properties"]["ttc"]
-    assert after == before
 
 
 @pytest.mark.engine

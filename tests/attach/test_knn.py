@@ -15,7 +15,6 @@ from es_ttc.cli.searching import search as cli_search
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.attach.feature_locations import alike_locations, feature_location
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
@@ -171,47 +170,6 @@ async def test_vectors_of_another_text_do_not_rank(
     assert reply.json()["ttc"].get("stale") is None
     assert set(reply.ids) == {*before, "new"} - {"d3"}
     assert scores(reply)["d2"] < before["d2"]
-
-
-@pytest.mark.processors
-async def test_vectors_inside_that_are_of_another_text_do_not_rank(
-    engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder
-) -> None:
-    capabilities = await engine.capabilities()
-    knn = {"knn": True} if capabilities.product == "opensearch" else {}
-    await engine.create_index(index_name, {"settings": {"index": {"number_of_shards": 1, **knn}}})
-    texts = {f"d{number}": {"title": "The cat", "body": f"It drinks milk {number} times."} for number in range(6)}
-    await put(engine, index_name, texts)
-    await attach(engine, index_name, spec, encoder, inside=True)
-    before = scores(find(gateway, index_name, k=6))
-    await update(engine, index_name, "d2", {"body": "Our horse runs in the snow."})
-    await update(engine, index_name, "d3", {"price": 3})
-    for method in ("dense", "nnn", "rocchio"):
-        reply = find(gateway, index_name, method, k=5)
-        assert set(reply.ids) == before.keys() - {"d2"}
-        assert reply.json()["ttc"]["stale"] == 1
-
-
-@pytest.mark.processors
-async def test_vectors_that_the_engine_cannot_search_are_an_error_not_an_empty_page(
-    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
-) -> None:
-    """OpenSearch has no kNN in an index that was created without `index.knn`."""
-    await attach(engine, shop, spec, encoder, inside=True)
-    searchable = (await engine.capabilities()).product == "elasticsearch"
-    await native(engine, f"{shop}-native", spec, encoder)
-    for target in (shop, f"{shop}-native,{shop}"):
-        for method in ("nnn", "dense", None):
-            reply = find(gateway, target, method)
-            assert reply.status == (200 if searchable else 400), reply.body
-            if searchable:
-                assert reply.ids
-            else:
-                assert f"in index [{shop}], which was created without [index.knn]" in reply.reason
-    assert find(gateway, f"{shop}-native").ids
-    if not searchable:
-        with pytest.raises(InvalidRequest, match="attach without --in-index"):
-            await attach(engine, shop, replace(spec, spans=(SpanGrid(5, 3),)), encoder, inside=True)
 
 
 async def test_nothing_that_matches_is_certified_by_nothing(engine: Engine, attached: str, gateway: str) -> None:

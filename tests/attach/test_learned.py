@@ -8,7 +8,6 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.rescorers.learned.fields import NumericField
 from tests.attach.conftest import FIELDS, attach
-from tests.attach.test_beside import inside  # noqa: F401 - a fixture
 from tests.attach.test_blend import WINDOW
 from tests.serving.relay import relay
 from tests.support.learned import gateway_with, judged, learned_from, logged, require_served_as_logged
@@ -19,14 +18,9 @@ TEXTS = ("our trout hunts at night", "which cat drinks milk?", "snow", "zebra", 
 
 
 async def test_what_is_logged_from_an_attached_index_is_what_is_served(
-    engine: Engine,
-    shop: str,
-    spec: IndexSpec,
-    encoder: Encoder,
-    inside: bool,  # noqa: F811
-    tmp_path: Path,
+    engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path
 ) -> None:
-    await attach(engine, shop, spec, encoder, inside=inside)
+    await attach(engine, shop, spec, encoder)
     several = judged(TEXTS * 10, [f"d{number}" for number in range(10)])
     with relay(engine.url) as counted:
         await asyncio.to_thread(logged, counted.url, shop, encoder, several, WINDOW, ["price"])

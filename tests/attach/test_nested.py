@@ -1,4 +1,4 @@
-"""Token vectors as nested vector fields, outside `_source`: beside spans, in a side index, in the index, followed."""
+"""Token vectors as nested vector fields, outside `_source`: beside spans, in a side index, followed."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.following import follow, unfollow
-from es_ttc.index.attach import attach_beside, attach_inside, fill_attached
+from es_ttc.index.attach import attach_beside, fill_attached
 from es_ttc.index.attach.detach import detach, traces_of
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.index import IndexOptions, create_index
@@ -46,26 +46,22 @@ async def near_vector(engine: Engine, index: str, encoder: Encoder, field: str, 
     return [hit["_id"] for hit in hits]
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["beside", "inside"])
-@pytest.mark.processors
 async def test_attached_with_spans(
-    engine: Engine, vector_shop: str, gateway: str, nested: IndexSpec, encoder: Encoder, inside: bool
+    engine: Engine, vector_shop: str, gateway: str, nested: IndexSpec, encoder: Encoder
 ) -> None:
     index = vector_shop
     [source] = await sources_of(engine, index)
     await attach_beside(engine, source, replace(nested, tokens="packed", codec="float16"), encoder)
     packed = scores(ask(gateway, index))
     await detach(engine, (await traces_of(engine, index))[0])
-    attach = attach_inside if inside else attach_beside
-    filled = await attach(engine, source, nested, encoder)
+    filled = await attach_beside(engine, source, nested, encoder)
     assert (filled.written, filled.failed) == (20, 0)
     reply = ask(gateway, index)
     assert (reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == (19, None)
     assert scores(reply) == pytest.approx(packed, abs=1e-3)
     [objects] = await traces_of(engine, index)
-    holder = index if inside else objects.sides[0]
     for field in ("ttc.tokens.v", "ttc.spans.v"):
-        assert (await near_vector(engine, holder, encoder, field, "a cat drinks milk"))[0] == "d2"
+        assert (await near_vector(engine, objects.sides[0], encoder, field, "a cat drinks milk"))[0] == "d2"
     await update(engine, index, "d2", {"body": "Our cat drinks milk, every day and every night."})
     [again] = await fill_attached(engine, index, encoder)
     assert (again.written, again.failed) == (1, 0)

@@ -20,7 +20,7 @@ from es_ttc.index.mappings.attached import ID, REASON
 from es_ttc.index.mappings.indices import sides_of
 from es_ttc.index.mappings.spec import HASH, STATE, IndexSpec
 from es_ttc.settings import EngineSettings
-from tests.attach.conftest import ANIMALS, DEEDS, INSIDE, attach, put
+from tests.attach.conftest import ANIMALS, DEEDS, attach, put
 from tests.support.encoders import Watched
 
 
@@ -43,9 +43,8 @@ async def expected(engine: Engine, index: str, spec: IndexSpec) -> dict[str, str
     return found
 
 
-@pytest.mark.parametrize("inside", INSIDE)
 async def test_every_document_ends_with_the_features_of_its_own_text(
-    engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder, inside: bool
+    engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     rng = random.Random(7)
     written: dict[str, dict[str, Any]] = {}
@@ -81,7 +80,7 @@ async def test_every_document_ends_with_the_features_of_its_own_text(
     async with asyncio.TaskGroup() as both:
         both.create_task(writers())
         for _ in range(2):
-            await attach(engine, shop, spec, encoder, inside=inside)
+            await attach(engine, shop, spec, encoder)
         attached.set()
     await fill_attached(engine, shop, encoder)
     await engine.refresh(shop)
@@ -93,9 +92,8 @@ async def test_every_document_ends_with_the_features_of_its_own_text(
         assert {name: kept[identifier][name] for name in document} == document
 
 
-@pytest.mark.parametrize("inside", INSIDE)
 async def test_a_document_that_changes_while_it_is_encoded_keeps_its_own_write(
-    engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder, inside: bool
+    engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     loop = asyncio.get_running_loop()
 
@@ -103,7 +101,7 @@ async def test_a_document_that_changes_while_it_is_encoded_keeps_its_own_write(
         writing = put(engine, shop, {"d1": {"title": "Another", "body": "The owl sings.", "price": 1000}})
         asyncio.run_coroutine_threadsafe(writing, loop).result(30)
 
-    filled = await attach(engine, shop, spec, Watched(encoder, change, times=1), inside=inside)
+    filled = await attach(engine, shop, spec, Watched(encoder, change, times=1))
     assert filled.failed == 0
     holder = (await feature_location(engine, shop)).index
     await engine.refresh(holder)
@@ -133,9 +131,8 @@ async def test_two_fills_at_once_never_put_older_features_over_newer_ones(
     assert await hashes(engine, side) == await expected(engine, shop, spec)
 
 
-@pytest.mark.parametrize("inside", INSIDE)
 async def test_what_cannot_be_encoded_is_marked_with_the_reason_and_left_alone(
-    engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder, inside: bool
+    engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await put(engine, shop, {"odd": {"title": "poison", "body": "text"}})
 
@@ -144,7 +141,7 @@ async def test_what_cannot_be_encoded_is_marked_with_the_reason_and_left_alone(
             raise EncoderError("the text is poison")
 
     poisoned = Watched(encoder, refuse)
-    filled = await attach(engine, shop, spec, poisoned, inside=inside)
+    filled = await attach(engine, shop, spec, poisoned)
     assert (filled.written, filled.failed) == (20, 1)
     holder = (await feature_location(engine, shop)).index
     await engine.refresh(holder)
@@ -175,26 +172,3 @@ async def test_a_side_index_that_is_detached_under_way_does_not_come_back(
         await attach_beside(engine, source, spec, Watched(encoder, removed, times=1))
     params = {"expand_wildcards": "all", "allow_no_indices": "true"}
     assert await engine.request("GET", f"/ttc-*-{shop}", params=params) == {}
-
-
-@pytest.mark.processors
-async def test_a_write_that_leaves_the_text_keeps_the_features(
-    engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder
-) -> None:
-    texts: list[Any] = ["Café 中文 \U0001f600", ["one", "two"], [], ["a", None, 3, True], 7, False, None]
-    await put(engine, shop, {f"odd{number}": {"title": text} for number, text in enumerate(texts)})
-    await attach(engine, shop, spec, encoder, inside=True)
-    await engine.refresh(shop)
-    script = {"script": {"source": "ctx._source.price = 2"}}
-    await engine.request("POST", f"/{shop}/_update_by_query", body=script, params={"refresh": "true"})
-    await engine.request("POST", f"/{shop}/_update/d1", body={"doc": {"price": 3}})
-    await engine.refresh(shop)
-    assert await hashes(engine, shop) == await expected(engine, shop, spec)
-    body = {"query": {"term": {STATE: "pending"}}}
-    assert (await engine.search(shop, body))["hits"]["hits"] == []
-    seen: list[str] = []
-    [filled] = await fill_attached(engine, shop, Watched(encoder, seen.extend))
-    assert (filled.written, seen) == (0, [])
-    await engine.request("POST", f"/{shop}/_update/d1", body={"doc": {"title": "Another"}})
-    await engine.refresh(shop)
-    assert [hit["_id"] for hit in (await engine.search(shop, body))["hits"]["hits"]] == ["d1"]

@@ -126,14 +126,6 @@ def test_everything_is_measured_written_and_shown(
     assert (report / "results.json").read_bytes() == out.read_bytes()
 
 
-def test_fewer_vectors_than_tokens_are_measured_too(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fewer = ["--token-pooling", "4"]
-    assert run(["evaluate", str(small), "--methods", "spectral", "--window", "all", "--json", *fewer]) == 0
-    assert Results.model_validate_json(capsys.readouterr().out).settings["token_pooling"] == 4
-    assert run(["evaluate", str(small), "--methods", "dense", *fewer]) == 1
-    assert "[token_pooling] goes with token vectors" in capsys.readouterr().err
-
-
 def test_the_command_in_the_results_makes_the_same_results(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["evaluate", str(small), "--methods", "dense,spectral", "--window", "2", "--k", "3", "--json"]
     assert run([*arguments, "--params", '{"spectral": {"scales": [1]}}', "--baseline", "spectral"]) == 0

@@ -167,22 +167,6 @@ def test_a_storage_that_cannot_be_had_is_refused_in_one_sentence(
     assert "\n" not in error
 
 
-def test_an_index_moves_to_a_coarser_codec(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "docs.jsonl").write_text('{"text": "first words"}\n{"text": "second words"}\n')
-    assert run(["index", "create", index_name, "--codec", "int8"]) == 0
-    assert run(["ingest", index_name, "docs.jsonl"]) == 0
-    capsys.readouterr()
-    assert run(["index", "requantise", index_name, "--codec", "int4"]) == 0
-    assert "2 documents now have int4 token vectors, 0 had them" in capsys.readouterr().out
-    assert run(["index", "requantise", index_name, "--json"]) == 0
-    [moved] = json.loads(capsys.readouterr().out)["indices"]
-    assert (moved["codec"], moved["written"], moved["unchanged"]) == ("int2", 2, 0)
-    assert run(["index", "show", index_name]) == 0
-    assert "int2, up to 1024 a document" in capsys.readouterr().out
-    assert run(["index", "requantise", index_name, "--codec", "int4"]) == 1
-    assert "which is coarser than [int4]" in capsys.readouterr().err
-
-
 def test_commands_take_the_encoder_of_the_features_unless_another_is_chosen(
     here: Path, index_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,7 +179,12 @@ def test_commands_take_the_encoder_of_the_features_unless_another_is_chosen(
     assert run(["fill", index_name]) == 0
     assert "1 documents got features" in capsys.readouterr().out
     assert run(["index", "requantise", index_name, "--codec", "int4"]) == 0
-    assert "2 documents now have int4 token vectors" in capsys.readouterr().out
+    assert "2 documents now have int4 token vectors, 0 had them" in capsys.readouterr().out
+    assert run(["index", "requantise", index_name, "--json"]) == 0
+    [moved] = json.loads(capsys.readouterr().out)["indices"]
+    assert (moved["codec"], moved["written"], moved["unchanged"]) == ("int2", 2, 0)
+    assert run(["index", "requantise", index_name, "--codec", "int4"]) == 1
+    assert "which is coarser than [int4]" in capsys.readouterr().err
     assert run(["fill", index_name, "--encoder", "minilm"]) == 1
     assert "fill with the same encoder" in capsys.readouterr().err
     assert run(["detach", index_name, "--yes"]) == 0
@@ -211,6 +200,10 @@ def test_an_absent_index_is_made_with_defaults_and_that_is_said(
     assert "1 documents written" in captured.out
     assert run(["index", "create", index_name]) == 1
     assert "exists already" in capsys.readouterr().err
+    assert run(["index", "show", index_name]) == 0
+    assert "int4, up to 1024 a document" in capsys.readouterr().out
+    assert run(["index", "requantise", index_name]) == 1
+    assert "make it anew, with `es-ttc index create NAME --codec int2`" in capsys.readouterr().err
 
 
 def test_documents_without_the_text_fields_make_no_index(

@@ -6,7 +6,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach import FillResult, attach_beside, attach_inside, detach, fill_attached, traces_of
+from es_ttc.index.attach import FillResult, attach_beside, detach, fill_attached, traces_of
 from es_ttc.index.attach.feature_locations import contents_of, feature_location, found_behind
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
@@ -36,11 +36,9 @@ async def made(engine: Engine, name: str, mappings: Any, settings: Any = None, d
     await engine.request("POST", f"/{name}/_doc", params={"refresh": "true"}, body=body)
 
 
-async def attached(
-    engine: Engine, name: str, spec: IndexSpec, encoder: Encoder, *, inside: bool = False
-) -> tuple[FillResult, dict[str, int]]:
+async def attached(engine: Engine, name: str, spec: IndexSpec, encoder: Encoder) -> tuple[FillResult, dict[str, int]]:
     [source] = await sources_of(engine, name)
-    filled = await (attach_inside if inside else attach_beside)(engine, source, spec, encoder)
+    filled = await attach_beside(engine, source, spec, encoder)
     held = await feature_location(engine, name)
     await engine.refresh(held.index)
     return filled, dict((await contents_of(engine, held)).states)
@@ -51,7 +49,6 @@ async def traces(engine: Engine, name: str) -> list[str]:
     return list(await engine.request("GET", f"/ttc-*-{name}", params=params))
 
 
-@pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize(
     ("mappings", "says"),
     [
@@ -68,7 +65,7 @@ async def traces(engine: Engine, name: str) -> list[str]:
     ],
 )
 async def test_a_text_that_is_not_in_the_source_is_refused(
-    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, mappings: Any, says: str, inside: bool
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, mappings: Any, says: str
 ) -> None:
     document: dict[str, Any] = {"title": "The cat", "story": "sleeps"}
     if "_source" in mappings:
@@ -78,7 +75,7 @@ async def test_a_text_that_is_not_in_the_source_is_refused(
     await made(engine, index_name, mappings, document=document)
     before = await engine.request("GET", f"/{index_name}")
     with pytest.raises(InvalidRequest, match=says):
-        await attached(engine, index_name, spec, encoder, inside=inside)
+        await attached(engine, index_name, spec, encoder)
     assert await engine.request("GET", f"/{index_name}") == before
     assert await traces(engine, index_name) == []
     assert [held for _, held in await found_behind(engine, index_name)] == [None]  # other commands say so
@@ -97,34 +94,28 @@ async def test_an_attached_index_that_is_made_anew_without_the_text_is_refused(
     await detach(engine, found)
 
 
-@pytest.mark.parametrize("inside", [False, True])
 async def test_a_part_left_out_of_the_source_that_is_no_text_of_ours(
-    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, inside: bool
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     mappings = {"_source": {"excludes": ["secret"]}, "properties": {**FIELDS, "secret": {"type": "keyword"}}}
     document = {"title": "The cat", "body": "sleeps", "secret": "s"}
     await made(engine, index_name, mappings, document=document)
-    if inside:
-        with pytest.raises(InvalidRequest, match=r"an update would remove that part.*attach without --in-index"):
-            await attached(engine, index_name, spec, encoder, inside=True)
-    else:
-        _, states = await attached(engine, index_name, spec, encoder)
-        assert states == {"ready": 1}
+    _, states = await attached(engine, index_name, spec, encoder)
+    assert states == {"ready": 1}
     assert await engine.count(index_name, {"term": {"secret": "s"}}) == 1
-    if not inside:
-        [found] = await traces_of(engine, index_name)
-        await detach(engine, found)
+    [found] = await traces_of(engine, index_name)
+    await detach(engine, found)
 
 
 @pytest.mark.parametrize(
-    ("product", "settings", "more", "beside", "inside"),
+    ("product", "settings", "more", "refused"),
     [
-        (ES, {"index.mapping.source.mode": "disabled"}, {}, "keeps no _source", "keeps no _source"),
-        (ES, {"index.mapping.source.mode": "synthetic"}, {}, None, "synthetic _source"),
-        (ES, {"index.mode": "logsdb"}, {"@timestamp": {"type": "date"}}, None, None),
-        (ES, TIME_SERIES, HOST, None, "is a time series"),
-        (OS, {"index.derived_source.enabled": True}, {}, None, "derived _source"),
-        (OS, {"index.append_only.enabled": True}, {}, None, "takes no updates"),
+        (ES, {"index.mapping.source.mode": "disabled"}, {}, "keeps no _source"),
+        (ES, {"index.mapping.source.mode": "synthetic"}, {}, None),
+        (ES, {"index.mode": "logsdb"}, {"@timestamp": {"type": "date"}}, None),
+        (ES, TIME_SERIES, HOST, None),
+        (OS, {"index.derived_source.enabled": True}, {}, None),
+        (OS, {"index.append_only.enabled": True}, {}, None),
     ],
 )
 async def test_kinds_of_source(
@@ -135,23 +126,21 @@ async def test_kinds_of_source(
     product: str,
     settings: Any,
     more: Any,
-    beside: str | None,
-    inside: str | None,
+    refused: str | None,
 ) -> None:
     engine = await connect(EngineSettings(engine=request.getfixturevalue(f"{product}_url")))
     document = {"title": "The cat", "body": "sleeps on the  sofa", "@timestamp": "2025-01-01T00:00:00Z", "host": "h"}
     try:
         await made(engine, index_name, {"properties": {**FIELDS, **more}}, settings, document)
-        for within, refused in ((False, beside), (True, inside)):
-            if refused is not None:
-                with pytest.raises(InvalidRequest, match=refused):
-                    await attached(engine, index_name, spec, encoder, inside=within)
-                continue
-            filled, states = await attached(engine, index_name, spec, encoder, inside=within)
-            assert (filled.failed, states) == (0, {"ready": 1})
-            [found] = await traces_of(engine, index_name)
-            await detach(engine, found)
-            hits = [hit async for hit in engine.scan(index_name, {"match_all": {}}, source=["title", "body"])]
-            assert [hit["_source"] for hit in hits] == [{"title": "The cat", "body": "sleeps on the  sofa"}]
+        if refused is not None:
+            with pytest.raises(InvalidRequest, match=refused):
+                await attached(engine, index_name, spec, encoder)
+            return
+        filled, states = await attached(engine, index_name, spec, encoder)
+        assert (filled.failed, states) == (0, {"ready": 1})
+        [found] = await traces_of(engine, index_name)
+        await detach(engine, found)
+        hits = [hit async for hit in engine.scan(index_name, {"match_all": {}}, source=["title", "body"])]
+        assert [hit["_source"] for hit in hits] == [{"title": "The cat", "body": "sleeps on the  sofa"}]
     finally:
         await engine.close()

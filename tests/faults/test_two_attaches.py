@@ -8,7 +8,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EsTtcError
-from es_ttc.index.attach import FillResult, attach_beside, attach_inside, detach, traces_of
+from es_ttc.index.attach import FillResult, attach_beside, detach, traces_of
 from es_ttc.index.attach.feature_locations import contents_of, feature_location
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.indices import sides_of
@@ -43,19 +43,17 @@ def specs(encoder: Encoder) -> tuple[IndexSpec, IndexSpec]:
 
 
 @pytest.mark.parametrize("later", [0.0, 0.02])  # less than an attach takes
-@pytest.mark.parametrize("inside", [False, True])
 async def test_of_two_attaches_with_other_options_one_wins_and_the_other_says_so(
     engines: tuple[Engine, Engine],
     specs: tuple[IndexSpec, IndexSpec],
     encoder: Encoder,
     index_name: str,
-    inside: bool,
     later: float,
 ) -> None:
     async def attach(engine: Engine, spec: IndexSpec, wait: float) -> FillResult:
         await asyncio.sleep(wait)
         [source] = await sources_of(engine, index_name)
-        return await (attach_inside if inside else attach_beside)(engine, source, spec, encoder)
+        return await attach_beside(engine, source, spec, encoder)
 
     attaches = [attach(engine, spec, wait) for engine, spec, wait in zip(engines, specs, (0.0, later), strict=True)]
     ended = await asyncio.gather(*attaches, return_exceptions=True)
@@ -67,8 +65,7 @@ async def test_of_two_attaches_with_other_options_one_wins_and_the_other_says_so
     assert held.spec == won
     await engines[0].refresh(held.index)
     assert (await contents_of(engines[0], held)).states == {"ready": COUNT}
-    if not inside:
-        assert [side.index for side in await sides_of(engines[0], index_name)] == [held.index]
+    assert [side.index for side in await sides_of(engines[0], index_name)] == [held.index]
 
 
 async def test_two_attaches_with_the_same_options_are_one(

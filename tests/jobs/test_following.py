@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from redis.asyncio import Redis
 
 from es_ttc.cli.app import run
 from es_ttc.encoders import CachedEncoder
-from es_ttc.encoders.base import Encoder
+from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands, encoding_turn, submission
 from es_ttc.enrichment.jobs.app import prepare
@@ -27,8 +28,9 @@ from es_ttc.enrichment.jobs.record import Budget, EncodingCheckpoint, Job, JobSt
 from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.turn import TurnEnd
+from es_ttc.enrichment.proposals import relevance
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
-from es_ttc.index.attach import attach_beside, attach_inside
+from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.followed_writes import delete_pipeline
 from es_ttc.index.attach.source import sources_of
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
@@ -313,15 +315,8 @@ async def test_every_kind_of_write_is_encoded_once(
 
 
 @on_both
-@pytest.mark.parametrize("inside", [True, False], ids=["in-index", "side index"])
 async def test_attached_indices_are_followed_too(
-    engine: Engine,
-    index_name: str,
-    gateway: str,
-    spec: IndexSpec,
-    encoder: Encoder,
-    pipelines: Callable[..., Any],
-    inside: bool,
+    engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder, pipelines: Callable[..., Any]
 ) -> None:
     """An index that people already use: changed and deleted documents, and the way back."""
     final = await pipelines("final", {"set": {"field": "seen", "value": True}})
@@ -335,24 +330,22 @@ async def test_attached_indices_are_followed_too(
     for name in ("same", "changed", "gone", "price"):
         call(url, "PUT", f"/{index_name}/_doc/{name}", {"title": name, "text": f"About {name}."})
     [source] = await sources_of(engine, index_name)
-    await (attach_inside if inside else attach_beside)(engine, source, spec, encoder)
+    await attach_beside(engine, source, spec, encoder)
     [followed] = await follow(engine, settings, index_name, "later")
-    assert (followed.index.pipeline is not None) is (followed.index.options.key != "") is inside
+    assert (followed.index.pipeline, followed.index.options.key) == (None, "")
     job = encoding_job_id(index_name)
     async with following(engine, settings, index_name, encoder):
         await settled(engine, settings, index_name)
         first = await versions(engine, index_name)
-        forged = {"ttc": {"state": "ready", "key": "0" * 32}} if inside else {}
-        call(url, "PUT", f"/{index_name}/_doc/new", {"title": "An owl", "text": "It hunts."} | forged)
+        call(url, "PUT", f"/{index_name}/_doc/new", {"title": "An owl", "text": "It hunts."})
         lines = [{"update": {"_id": "changed"}}, {"doc": {"text": "A trout swims."}}]
         assert call(url, "POST", f"/{index_name}/_bulk", lines).status == 200
         call(url, "POST", f"/{index_name}/_update/price", {"doc": {"price": 3}})
         call(url, "DELETE", f"/{index_name}/_doc/gone")
         after = await settled(engine, settings, index_name)
-    added = 1 if inside else 0  # features in the documents are one more write
     assert after["same"] == first["same"]
-    assert after["new"][0] == 1 + added
-    assert after["changed"][0] == first["changed"][0] + 1 + added
+    assert after["new"][0] == 1
+    assert after["changed"][0] == first["changed"][0] + 1
     reply = ask(gateway, index_name, "a fish", "spectral")
     assert (reply.ids[0], reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == ("changed", 4, None)
     shown = await commands.shown(engine, settings, job)
@@ -360,15 +353,15 @@ async def test_attached_indices_are_followed_too(
     assert (
         await JobStore(engine, settings.jobs_index).checkpoints.get(job)
     ).written == 2  # a write of a price is not encoded
-    if not inside:
-        [side] = await engine.mapping(f"ttc-side-{index_name}")
-        assert await engine.count(side, {"exists": {"field": "ttc.id"}}) == 4
-        assert shown.as_dict()["progress"]["removed"] == 1
+    [side] = await engine.mapping(f"ttc-side-{index_name}")
+    await engine.refresh(side)
+    assert await engine.count(side, {"exists": {"field": "ttc.id"}}) == 4
+    assert shown.as_dict()["progress"]["removed"] == 1
     assert await unfollow(engine, settings.jobs_index, index_name)
     assert not await unfollow(engine, settings.jobs_index, index_name)
     assert (await commands.shown(engine, settings, job)).state == "cancelled"
     [source] = await sources_of(engine, index_name)
-    assert source.settings["index.final_pipeline"] == (f"ttc-stamp-{index_name}" if inside else final)
+    assert source.settings["index.final_pipeline"] == final
 
 
 async def test_pause_resume_cancel_and_two_workers(
@@ -539,7 +532,7 @@ async def test_what_cannot_be_followed_is_refused_and_left_as_it_was(
     await attach_beside(engine, source, replace(spec, text_fields=("text",)), encoder)
     with pytest.raises(InvalidRequest, match=r"leave out --plugin"):
         await follow(engine, settings, index_name, "later", plugin_timeout="30s")
-    with pytest.raises(InvalidRequest, match=r"leave out --enrich, or attach with --in-index"):
+    with pytest.raises(InvalidRequest, match=r"leave out --enrich, or make an index with"):
         await follow(engine, settings, index_name, "later", EnrichmentOptions())
     [side] = (await engine.mapping(f"ttc-side-{index_name}")).values()
     assert "writes" not in side["_meta"]["ttc"]
@@ -629,40 +622,21 @@ async def enrich_all(engine: Engine, settings: Settings, job: Job) -> None:
     [
         ("of an index made by es-ttc", "opensearch"),
         ("of the first index as it is", "elasticsearch"),
-        ("of somebody else", "opensearch"),
-        ("of somebody else", "elasticsearch"),
     ],
     indirect=["engine_url"],
 )
 async def test_the_next_index_is_enriched_too(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path, template: str
 ) -> None:
-    """The job of the new index is like that of the one before, also if an index template carries the pipeline over.
-
-    An index of somebody else, which is attached with its features in it, is a data stream's on OpenSearch.
-    """
-    capabilities = await engine.capabilities()
-    attached = template == "of somebody else"
-    streams = attached and capabilities.product == "opensearch"
+    """The job of the new index is like that of the one before, also if an index template carries the pipeline over."""
     name = f"{index_name}-alias"
-    body = index_body(spec, capabilities, IndexOptions(shards=1, replicas=0))
-    if attached:
-        properties = {**{field: {"type": "text"} for field in spec.text_fields}, "@timestamp": {"type": "date"}}
-        body = {"settings": {"number_of_replicas": 0}, "mappings": {"properties": properties}}
-    made = {
-        "index_patterns": [name, f"{name}-0*"],
-        "priority": 500,
-        **({"data_stream": {}} if streams else {}),
-        "template": body,
-    }
+    body = index_body(spec, await engine.capabilities(), IndexOptions(shards=1, replicas=0))
+    made = {"index_patterns": [f"{name}-0*"], "priority": 500, "template": body}
     await engine.request("PUT", f"/_index_template/{name}", body=made)
     async with scripted_model(lambda _: "snow, flood") as model:
         settings = Workplace(engine.url, index_name, model.url, tmp_path).settings
         try:
-            if streams:
-                await engine.request("PUT", f"/_data_stream/{name}")
-            else:
-                await engine.create_index(f"{name}-000001", {"aliases": {name: {"is_write_index": True}}})
+            await engine.create_index(f"{name}-000001", {"aliases": {name: {"is_write_index": True}}})
 
             def add(title: str) -> None:
                 document = {"@timestamp": "2026-11-23T00:00:00Z", "title": title, "text": f"About {title}."}
@@ -671,8 +645,6 @@ async def test_the_next_index_is_enriched_too(
 
             add("an owl")
             [first] = await sources_of(engine, name)
-            if attached:
-                await attach_inside(engine, first, spec, encoder)
             options = EnrichmentOptions(prompt="base", budget=Budget(tokens=77_000, cost=None))
             [followed] = await follow(engine, settings, name, "later", options)
             assert followed.enrichment is not None
@@ -704,8 +676,6 @@ async def test_the_next_index_is_enriched_too(
             assert (await store.enrichment.get(job.id)).status == "running"
             assert await unfollow(engine, settings.jobs_index, name)
         finally:
-            if streams:
-                await engine.request("DELETE", f"/_data_stream/{name}")
             for index in await engine.request("GET", f"/{name}-0*", params={"ignore_unavailable": "true"}):
                 await engine.delete_index(index)
             await engine.request("DELETE", f"/_index_template/{name}")
@@ -779,6 +749,25 @@ async def test_counts_are_those_of_the_index_and_not_of_a_worker_that_was_killed
     shown = (await commands.shown(engine, settings, job)).progress
     assert (shown.total, shown.done, shown.failed, shown.pending) == (3, 3, 0, 0)
     await unfollow(engine, settings.jobs_index, index_name)
+
+
+async def test_workers_load_the_encoder_of_the_features_unless_another_is_chosen(
+    spec: IndexSpec, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ES_TTC_ENCODER", raising=False)
+    names: list[str | None] = []
+
+    def load(identity: EncoderIdentity, name: str | None, **_: Any) -> Encoder:
+        names.append(name)
+        return encoder
+
+    monkeypatch.setattr(relevance, "load_encoder_for", load)
+    plan: Any = SimpleNamespace(min_similarity=0.3)
+    target: Any = SimpleNamespace(spec=spec)
+    for settings in (Settings(cache_dir=tmp_path), Settings(cache_dir=tmp_path, encoder="minilm")):
+        LoadedEncoders(settings, load).of(spec.encoder)
+        await relevance.relevance_of(plan, target, settings)
+    assert names == [None, None, "minilm", "minilm"]
 
 
 async def test_a_deleted_index_ends_its_job(engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder) -> None:

@@ -32,7 +32,6 @@ def test_every_storage_comes_back_too() -> None:
         (replace(SPEC, tokens="none"), "doc_values"),
         (replace(SPEC, tokens="nested"), "nested_vectors"),
         (replace(SPEC, tokens="nested", outside_source=False), "nested"),
-        (replace(SPEC, token_pooling=3), "doc_values"),
         (replace(SPEC, tokens="rank_vectors"), "rank_vectors"),
         (replace(SPEC, chunks=True, reversed=True), "doc_values"),
     ):
@@ -48,18 +47,6 @@ def test_documents_as_queries_are_known_by_the_mapping_and_change_no_other_index
     both = replace(chunks, reversed=True)
     assert both.storage != chunks.storage
     assert {field.name for field in fields(both)} - {field.name for field in fields(chunks)} == {"ttc.reversed"}
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"token_pooling": 7}, r"\[token_pooling\] must be from 1 to 6, got \[7\]"),
-        ({"tokens": "none", "spans": (), "token_pooling": 2}, "goes with token vectors"),
-    ],
-)
-def test_parts_that_do_not_go_together_are_refused(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidRequest, match=says):
-        replace(SPEC, **change)
 
 
 def test_nested_tokens_of_an_earlier_release_are_read_where_they_are() -> None:
@@ -79,6 +66,9 @@ def test_an_index_without_or_of_another_release_is_refused() -> None:
     residual = {**SPEC.as_meta(), "version": 1, "codec": "residual2", "codebook": "AA=="}
     with pytest.raises(InvalidRequest, match=r"\[articles\] was written by an earlier es-ttc.*make it anew"):
         IndexSpec.from_mapping("articles", {"_meta": {"ttc": residual}})
+    assert IndexSpec.from_mapping("articles", {"_meta": {"ttc": {**SPEC.as_meta(), "token_pooling": 1}}}) == SPEC
+    with pytest.raises(InvalidRequest, match=r"\[articles\] has one vector for 3 tokens.*es-ttc index create"):
+        IndexSpec.from_mapping("articles", {"_meta": {"ttc": {**SPEC.as_meta(), "token_pooling": 3}}})
 
 
 @pytest.mark.parametrize("damage", [{"version": None}, {"scales": 3}, {"encoder": {}}, {"spans": [{"step": 1}]}])
@@ -98,7 +88,6 @@ def test_changed_metadata_of_an_index_is_refused_with_the_reason(damage: dict[st
         {"scales": (1, 2.5)},
         {"max_tokens": 8},
         {"spans": (SpanGrid(10, 4),)},
-        {"token_pooling": 2},
     ],
 )
 def test_storage_tells_whatever_changes_what_is_stored_of_a_text(change: dict[str, Any]) -> None:

@@ -42,6 +42,14 @@ def test_the_rank_is_that_of_the_search_and_a_change_of_weights_is_true(behind: 
         assert change["rank"] <= 3
 
 
+def test_what_a_query_says_besides_its_words_is_told(behind: Behind) -> None:
+    query = {"boosting": {"positive": QUERY, "negative": {"term": {"number": 3}}, "negative_boost": 0.1}}
+    found = told(behind, "d3", {"query": query})
+    assert found["factor"] == pytest.approx(0.1)
+    assert any("multiplies its score by 0.1;" in reason for reason in found["reasons"])
+    assert not found["weights"]  # the factor is no weight
+
+
 def test_a_weight_is_changed_no_more_than_needed() -> None:
     hits = [{"a": {"share": a}, "b": {"share": b}} for a, b in ((2.0, 0.0), (1.0, 0.5), (0.5, 0.9))]
     assert {one.signal: one.times for one in least_changes(hits, 2, 1)} == {"b": 2.0, "a": 0.5}

@@ -6,8 +6,9 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -381,21 +382,55 @@ def replaced(reply: Reply, place: str, value: Any) -> Reply:
     return Reply(200, reply.headers, json.dumps(answer).encode())
 
 
+@contextmanager
+def client_of(gateway: str, path: str, body: Any) -> Iterator[None]:
+    """Send a request, and leave without its answer."""
+    address, sent = urlsplit(gateway), json.dumps(body).encode()
+    headers = f"host: x\r\ncontent-type: application/json\r\ncontent-length: {len(sent)}"
+    with socket.create_connection((address.hostname or "", address.port or 0)) as client:
+        client.sendall(f"POST {path} HTTP/1.1\r\n{headers}\r\n\r\n".encode() + sent)
+        yield
+
+
 def test_an_explanation_ends_when_its_client_leaves(behind: Behind, gateway: str, relayed: Relay) -> None:
-    asked = json.dumps({"index": behind.index, "id": "d0", "search": {"query": {"match": {"text": "cat"}}}}).encode()
-    address = urlsplit(gateway)
-    arrived = threading.Event()
+    asked = {"index": behind.index, "id": "d0", "search": {"query": {"match": {"text": "cat"}}}}
+    arrived, released = threading.Event(), threading.Event()
 
     def hold(_: Passed) -> None:
         arrived.set()
-        time.sleep(0.3)
+        released.wait(20)
 
     relayed.before = hold
-    with socket.create_connection((address.hostname or "", address.port or 0)) as client:
-        headers = f"host: x\r\ncontent-type: application/json\r\ncontent-length: {len(asked)}"
-        client.sendall(f"POST /_ttc/explain HTTP/1.1\r\n{headers}\r\n\r\n".encode() + asked)
+    with client_of(gateway, "/_ttc/explain", asked):
         assert arrived.wait(20)
-    time.sleep(0.1)  # what was sent beside the first request
+    time.sleep(0.5)  # until the gateway knows
     begun = len(relayed.passed)
-    time.sleep(0.8)
+    released.set()
+    time.sleep(0.7)
     assert len(relayed.passed) == begun
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "asked"),
+    [
+        ("/_ttc/rerank", "rerank", {"query": "a cat", "documents": ["one", "two"], "model": "spectral"}),
+        ("/_ttc/v1/embeddings", "embeddings", {"input": "a cat", "model": "minilm"}),
+    ],
+)
+def test_texts_are_not_encoded_to_the_end_for_a_client_that_leaves(
+    gateway: str, gated: GatedEncoder, monkeypatch: pytest.MonkeyPatch, path: str, kind: str, asked: Any
+) -> None:
+    arrived, released = threading.Event(), threading.Event()
+
+    def hold(_: Sequence[str]) -> None:
+        arrived.set()
+        released.wait(30)
+
+    monkeypatch.setattr(gated, "before", hold)
+    with client_of(gateway, path, asked):
+        assert arrived.wait(20)
+    ended, deadline = f'kind="{kind}",outcome="gone"', time.monotonic() + 10
+    while not (gone := ended in call(gateway, "GET", "/_ttc/metrics").body.decode()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    released.set()
+    assert gone

@@ -41,8 +41,8 @@ def test_the_engine_is_asked_for_the_whole_window_and_everything_else_stays() ->
     assert planned.body["size"] == 100
     for key in ("query", "aggs", "highlight", "min_score"):
         assert planned.body[key] == request[key]
-    assert planned.body["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "ttc.version", "_seq_no"]
-    assert planned.hidden == ("ttc.hash", "ttc.encoder", "ttc.version", "_seq_no")
+    assert planned.body["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "_seq_no"]
+    assert planned.hidden == ("ttc.hash", "ttc.encoder", "_seq_no")
     assert planned.texts == ("cats",)
 
 
@@ -78,11 +78,11 @@ def test_no_hits_asked_for_needs_no_first_pass_hits() -> None:
 @pytest.mark.parametrize(
     ("changes", "url", "hidden"),
     [
-        ({"docvalue_fields": ["ttc.hash", "f"]}, "", ("ttc.encoder", "ttc.version", "_seq_no")),
+        ({"docvalue_fields": ["ttc.hash", "f"]}, "", ("ttc.encoder", "_seq_no")),
         ({"docvalue_fields": [{"field": "ttc.*"}]}, "", ("_seq_no",)),
         ({"docvalue_fields": ["ttc.*", "_seq_no"]}, "", ()),
-        ({"fields": ["ttc.encoder"]}, "", ("ttc.hash", "ttc.version", "_seq_no")),
-        ({}, "docvalue_fields=ttc.hash,ttc.encoder", ("ttc.version", "_seq_no")),
+        ({"fields": ["ttc.encoder"]}, "", ("ttc.hash", "_seq_no")),
+        ({}, "docvalue_fields=ttc.hash,ttc.encoder", ("_seq_no",)),
     ],
 )
 def test_doc_values_that_the_caller_asked_for_stay_in_his_answer(
@@ -91,31 +91,12 @@ def test_doc_values_that_the_caller_asked_for_stay_in_his_answer(
     assert plan(body(**changes), url).hidden == hidden
 
 
-@pytest.mark.parametrize(
-    ("changes", "url", "hidden"),
-    [
-        ({}, "", ("_version",)),
-        ({"version": True}, "", ()),
-        ({"version": False}, "", ("_version",)),
-        ({"version": True}, "version=false", ("_version",)),
-        ({}, "version=true", ()),
-        ({}, "version", ("_version",)),  # the engines read it as false
-    ],
-)
-def test_the_version_is_asked_for_and_shown_to_who_asked(
-    changes: dict[str, Any], url: str, hidden: tuple[str, ...]
-) -> None:
-    planned = plan(body(**changes), url)
-    assert planned.body["version"] is True
-    assert planned.hidden_marks == hidden
-    assert "version" not in dict(planned.params)
-
-
 def test_hits_without_stored_fields_keep_their_ids_until_the_end() -> None:
-    planned = plan(body(stored_fields="_none_"))
-    assert planned.hide_ids
-    assert "stored_fields" not in planned.body
-    assert planned.body["_source"] is False
+    for more in ({}, {"_source": False}, {"version": True}):
+        planned = plan(body(stored_fields="_none_", **more))
+        assert planned.hide_ids
+        assert "stored_fields" not in planned.body
+        assert planned.body["_source"] is False
     assert plan(body(), "stored_fields=_none_").params == []
 
 
@@ -123,10 +104,12 @@ def test_a_collapsed_search_asks_for_the_documents_of_one_window() -> None:
     planned = plan(body(collapse={"field": "f"}, **{"from": 300, "size": 20}))
     assert "collapse" not in planned.body
     assert planned.body["size"] == 100
-    assert planned.body["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "ttc.version", "_seq_no", "f"]
-    assert planned.hidden == ("ttc.hash", "ttc.encoder", "ttc.version", "_seq_no")
-    asked = plan(body(collapse={"field": "f"}, docvalue_fields=[{"field": "f", "format": "x"}]))
-    assert "f" not in asked.body["docvalue_fields"]
+    assert planned.body["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "_seq_no", "f"]
+    assert planned.hidden == ("ttc.hash", "ttc.encoder", "_seq_no")
+    for fields, url in (([{"field": "f", "format": "x"}], ""), (["f*"], ""), ([], "docvalue_fields=f")):
+        asked = plan(body(collapse={"field": "f"}, docvalue_fields=fields), url)
+        assert len(asked.body["docvalue_fields"]) == 4
+        assert "docvalue_fields" not in dict(asked.params)
 
 
 def test_a_native_rescorer_bounds_the_window_of_a_section_after_it() -> None:

@@ -56,7 +56,7 @@ def test_each_request_has_its_parts() -> None:
     assert named.keys() & {"highlight", "stored_fields"} == set()
     assert named["_source"] is False
     window = bare_window(plan, body, named=False)
-    assert window["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "ttc.version", "_seq_no", "f"]
+    assert window["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "_seq_no", "f"]
     assert window["stored_fields"] == "_none_"
     assert window.keys() & {"highlight", "_source"} == set()
     assert window.keys() >= {"aggs", "min_score", "rescore"}

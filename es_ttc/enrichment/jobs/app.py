@@ -63,8 +63,9 @@ def run_encoding_worker(settings: Settings, broker: str, redis: str) -> int:
 def encoding_process(settings: Settings, redis: str, *, debug: bool) -> SupervisedProgram:
     """Return `es-ttc worker --only encode` as a process of its own."""
     command = [sys.executable, "-m", "es_ttc", *(("--debug",) if debug else ()), "worker", "--only", "encode"]
-    addresses = {"ES_TTC_ENGINE": settings.engine, "ES_TTC_ENCODER": settings.encoder, "ES_TTC_REDIS": redis}
-    return SupervisedProgram(command, "the process that encodes", {**os.environ, **addresses})
+    values = {"ES_TTC_ENGINE": settings.engine, "ES_TTC_ENCODER": settings.chosen_encoder, "ES_TTC_REDIS": redis}
+    chosen = {name: value for name, value in values.items() if value is not None}
+    return SupervisedProgram(command, "the process that encodes", {**os.environ, **chosen})
 
 
 def make_app(settings: Settings, broker: str, redis: str, work: Work) -> Celery:

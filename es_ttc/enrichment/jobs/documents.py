@@ -13,7 +13,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.bulk import BulkLines, write
 from es_ttc.index.ingest.by_id import hits_by_id
 from es_ttc.index.ingest.compose import compose
-from es_ttc.index.ingest.rewrite import document_reader
+from es_ttc.index.ingest.rewrite import DocumentRewriter
 from es_ttc.index.mappings.enrichment import EnrichmentTarget, enrichable
 from es_ttc.index.mappings.spec import ENRICHED, ENRICHED_BY
 
@@ -40,7 +40,7 @@ class Documents:
     def __init__(self, engine: Engine, target: EnrichmentTarget) -> None:
         self._engine = engine
         self.target = target
-        self._reader = document_reader(engine, target.index, target.spec, target.key, attached=target.attached)
+        self._reader = DocumentRewriter(engine, target.index, target.spec, target.key)
 
     @classmethod
     async def of(cls, engine: Engine, index: str) -> Self:

@@ -24,10 +24,9 @@ from es_ttc.errors import ConfigurationError, EncoderMismatch, EngineError
 from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location, found_behind, target_of
 from es_ttc.index.attach.fill import FillResult, fill
 from es_ttc.index.attach.followed_writes import follow_writes, is_followed
-from es_ttc.index.attach.in_index import attach_inside
 from es_ttc.index.attach.side_index import attach_beside
 from es_ttc.index.attach.source import Checkpoint, positions
-from es_ttc.index.attach.source_checks import require_readable, require_updatable
+from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.mappings.attached import CHECKPOINT
 from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.index.mappings.spec import STATE
@@ -50,7 +49,9 @@ class _IndexReplaced(Exception):
 class LoadedEncoders:
     """The encoders of a worker, loaded when they are first needed and shared by its turns."""
 
-    def __init__(self, settings: Settings, load: Callable[[EncoderIdentity, str], Encoder] | None = None) -> None:
+    def __init__(
+        self, settings: Settings, load: Callable[[EncoderIdentity, str | None], Encoder] | None = None
+    ) -> None:
         self._settings = settings
         self._load_one = load or (lambda identity, name: load_encoder_for(identity, name, cache_dir=settings.cache_dir))
         self._loaded: dict[str, Encoder] = {}
@@ -64,13 +65,14 @@ class LoadedEncoders:
             return self._loaded[identity.key]
 
     def _load(self, identity: EncoderIdentity) -> Encoder:
-        names = (self._settings.encoder, *self._settings.encoders)
-        for name in names:
+        others = []
+        for name in (self._settings.chosen_encoder, *self._settings.encoders):
             encoder = self._load_one(identity, name)
             if encoder.identity.key == identity.key:
                 return encoder
+            others.append(encoder.identity.key)
         raise EncoderMismatch(
-            f"the features are those of [{identity.key}], and this worker has the encoders [{', '.join(names)}]: set "
+            f"the features are those of [{identity.key}], and this worker has the encoders [{', '.join(others)}]: set "
             f"ES_TTC_ENCODER to {identity.model} for it, or name that one in ES_TTC_ENCODERS"
         )
 
@@ -192,8 +194,7 @@ class _EncodingRun:
         options = WriteOptions.of(pattern.holder.mapping)
         if held is None:
             encoder = await asyncio.to_thread(self.encoders.of, pattern.spec.encoder)
-            attach = attach_beside if pattern.side else attach_inside
-            await attach(engine, source, pattern.spec, encoder)
+            await attach_beside(engine, source, pattern.spec, encoder)
             held = await feature_location(engine, self.job.index)
         if options is not None and not is_followed(held):
             enrich = not held.side and options.enrich
@@ -215,8 +216,6 @@ class _EncodingRun:
 
     async def _fill(self, held: FeatureLocation, encoder: Encoder) -> None:
         if not self.readable:  # checked once a turn, and not while nothing is written: it searches
-            if "inside" in held.source.meta:
-                require_updatable(held.source)
             await require_readable(self.store.engine, held.source, held.spec.text_fields)
             self.readable = True
         before = self.checkpoint

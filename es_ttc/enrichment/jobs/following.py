@@ -99,7 +99,7 @@ async def follow(
                 raise InvalidRequest(
                     f"the features of [{held.source.index}] are in a side index, and phrases must be in the documents "
                     "that they are to find, because BM25 sums over the fields of one document: leave out --enrich, or "
-                    "attach with --in-index"
+                    "make an index with `es-ttc index create`"
                 )
             await add_enrichment(engine, held.source.index)
     found = []

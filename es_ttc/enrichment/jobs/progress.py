@@ -121,7 +121,7 @@ async def _trouble(store: JobStore, job: Job | EncodingJob) -> str:
 
 async def _unencoded(engine: Engine, held: FeatureLocation, checkpoint: EncodingCheckpoint) -> int:
     """Count the documents to encode: by their state, or as written since the checkpoint where that does not show it."""
-    if held.side or "inside" in held.source.meta:
+    if held.side:
         shards = checkpoint.shards if checkpoint.is_of(held.source.uuid, held.index) else {}
         return await count_between(engine, held.source, shards, await positions(engine, held.source))
     return await engine.count(held.source.index, {"bool": {"must_not": [ENCODED]}})

@@ -61,17 +61,17 @@ async def relevance_of(plan: Plan, target: EnrichmentTarget, settings: Settings)
     """Return the filter of a plan, with the encoder of its index; None if the plan has none."""
     if plan.min_similarity is None:
         return None
-    encoder = await asyncio.to_thread(_encoder_of, target.spec.encoder, settings.encoder, settings.cache_dir)
+    encoder = await asyncio.to_thread(_encoder_of, target.spec.encoder, settings.chosen_encoder, settings.cache_dir)
     return Relevance(encoder, plan.min_similarity)
 
 
 @lru_cache(maxsize=2)
-def _encoder_of(identity: EncoderIdentity, name: str, cache_dir: Path) -> Encoder:
-    """Return the encoder of an index, loaded once per process."""
+def _encoder_of(identity: EncoderIdentity, name: str | None, cache_dir: Path) -> Encoder:
+    """Return the encoder of an index, loaded once per process; refuse another one that is named."""
     encoder = load_encoder_for(identity, name, cache_dir=cache_dir)
     if encoder.identity != identity:
         raise EncoderMismatch(
-            f"phrases are to be compared with documents by the index's encoder [{identity.key}], and [{name}] is "
-            f"[{encoder.identity.key}]: set ES_TTC_ENCODER to the index's, for workers too"
+            f"phrases are to be compared with documents by the index's encoder [{identity.key}], and the encoder "
+            f"here is [{encoder.identity.key}]: set ES_TTC_ENCODER to the index's, for workers too"
         )
     return encoder

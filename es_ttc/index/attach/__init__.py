@@ -3,14 +3,12 @@
 from es_ttc.index.attach.detach import AttachedObjects, detach, traces_of
 from es_ttc.index.attach.feature_locations import fill_attached
 from es_ttc.index.attach.fill import FillResult
-from es_ttc.index.attach.in_index import attach_inside
 from es_ttc.index.attach.side_index import attach_beside
 
 __all__ = [
     "AttachedObjects",
     "FillResult",
     "attach_beside",
-    "attach_inside",
     "detach",
     "fill_attached",
     "traces_of",

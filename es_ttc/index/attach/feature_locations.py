@@ -8,17 +8,17 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.fill import FillResult, Report, fill
-from es_ttc.index.attach.in_index import InIndexTarget
+from es_ttc.index.attach.own_index import OwnIndexTarget
 from es_ttc.index.attach.side_index import SideIndexTarget
 from es_ttc.index.attach.source import sources_of
-from es_ttc.index.attach.source_checks import require_readable, require_updatable
+from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.attach.target import Target
 from es_ttc.index.mappings.attached import CHECKPOINT, FAILED, REASON
 from es_ttc.index.mappings.contents import IndexCounts, contents
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.index import several
 from es_ttc.index.mappings.indices import Index, serving_side
-from es_ttc.index.mappings.spec import ROOT, STATE, VECTOR, IndexSpec
+from es_ttc.index.mappings.spec import STATE, IndexSpec
 
 _MAX_FAILURES = 5
 
@@ -40,12 +40,6 @@ class FeatureLocation:
     def side(self) -> bool:
         """Whether it is a side index."""
         return self.index != self.source.index
-
-    @property
-    def has_vectors(self) -> bool:
-        """Whether the searched index itself has the vector field."""
-        ours = self.source.mapping.get("properties", {}).get(ROOT, {}).get("properties", {})
-        return not self.side and VECTOR.partition(".")[2] in ours
 
 
 Found = tuple[Index, FeatureLocation | None]  # an index, and where its features are stored; None if it has none
@@ -154,8 +148,6 @@ async def fill_found(
                 f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach` for "
                 "the name that you have attached"
             )
-        if "inside" in source.meta:
-            require_updatable(source)
         await require_readable(engine, source, held.spec.text_fields)
         filled.append(
             await fill(engine, source, target_of(engine, held), encoder, everything=everything, report=report)
@@ -167,7 +159,7 @@ def target_of(engine: Engine, held: FeatureLocation) -> Target:
     """Return the target of a fill for an index."""
     if held.side:
         return SideIndexTarget(engine, held.source, held.index, held.spec)
-    return InIndexTarget(engine, held.source, held.spec)
+    return OwnIndexTarget(engine, held.source, held.spec)
 
 
 async def spec_of(engine: Engine, sources: Sequence[Index]) -> IndexSpec | None:

@@ -290,7 +290,6 @@ def encode_items(
 ) -> list[FeatureWrite]:
     """Return the writes for documents, with the features of those whose text has changed."""
     items: list[FeatureWrite] = []
-    texts: dict[Any, dict[str, Any]] = {}
     changed: list[tuple[DocumentVersion, FeatureVersion | None, str, tuple[Span, ...], str]] = []
     for version, mark, document in documents:
         try:
@@ -300,16 +299,15 @@ def encode_items(
             continue
         digest = content_hash(text, spans, spec)
         if mark is not None and mark.hash == digest and mark.encoder == spec.encoder.key:
-            items.append(FeatureWrite(version, mark, WriteKind.RENEWAL, {}, document))
+            items.append(FeatureWrite(version, mark, WriteKind.RENEWAL, {}))
         else:
             changed.append((version, mark, text, spans, digest))
-            texts[version.key] = document
     done, refused = encode_apart([(text, spans) for _, _, text, spans, _ in changed], spec, encoder)
     for part, encoded in done:
         some = changed[part.start : part.stop]
         features = features_of(encoded, [spans for *_, spans, _ in some], [digest for *_, digest in some], spec)
         items += [
-            FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec), texts[version.key])
+            FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec))
             for (version, mark, *_), own in zip(some, features, strict=True)
         ]
     items += [_failure(changed[position][0], changed[position][1], str(error)) for position, error in refused]

@@ -3,10 +3,9 @@
 The pipeline consists of the engine's own processors, so no plugin is needed, or of the plugin's if that is requested
 (:mod:`es_ttc.index.mappings.ingest_pipeline`). It is the index's final pipeline, so every write that runs pipelines
 passes it last. It drops whatever a client sends below ``ttc`` and marks the document as pending. Writes with the key
-keep their features: es-ttc's own writers send it.
+keep their features: es-ttc's own writers send it. A side index needs no pipeline.
 
-A partial update in a `_bulk` runs no pipeline. In an index that es-ttc created it drops all fields below ``ttc``, which
-are outside `_source`; in an attached index the ``_version`` of the features no longer fits.
+A partial update in a `_bulk` runs no pipeline. It drops all fields below ``ttc``, which are outside `_source`.
 """
 
 import secrets
@@ -17,7 +16,6 @@ from urllib.parse import quote
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach import in_index
 from es_ttc.index.attach.feature_locations import FeatureLocation
 from es_ttc.index.mappings import ingest_pipeline
 from es_ttc.index.mappings.attached import PENDING
@@ -57,7 +55,7 @@ async def check_plugin(
     engine: Engine, held: FeatureLocation, encode: Encode, plugin_timeout: str, *, enrich: bool
 ) -> None:
     """Check that the plugin's processor can run on the writes to an index; nothing is changed."""
-    if "inside" in held.source.meta or held.side:
+    if held.side:
         raise InvalidRequest(
             f"the plugin's processor is for indices made by es-ttc, and features were attached to [{held.source.index}]"
             ": leave out --plugin"
@@ -86,13 +84,8 @@ async def follow_writes(
     key = {ROOT: {"type": "object", "properties": {KEY.partition(".")[2]: _KEY_MAPPING}}}
     await engine.request("PUT", f"/{quote(source.index, safe='')}/_mapping", body={"properties": key})
     await _put_options(engine, source, options.as_meta() | {FORMER: former})
-    if "inside" in source.meta:
-        pipeline, body = (
-            in_index.pipeline_name(source.index),
-            in_index.stamping_pipeline(held.spec, former, options.key),
-        )
-    else:
-        pipeline, body = pipeline_name(source.index), _pipeline(held, former, options)
+    pipeline = pipeline_name(source.index)
+    body = _pipeline(held, former, options)
     await engine.request("PUT", ingest_pipeline.pipeline_path(pipeline), body=body)
     await ingest_pipeline.set_final_pipeline(engine, source.index, pipeline)
     return FollowedIndex(source.index, held.index, pipeline, options)
@@ -103,8 +96,7 @@ def is_followed(held: FeatureLocation) -> bool:
     if WriteOptions.of(held.holder.mapping) is None:
         return False
     source = held.source
-    names = in_index.pipeline_name if "inside" in source.meta else pipeline_name
-    return held.side or source.settings.get(FINAL_PIPELINE) == names(source.index)
+    return held.side or source.settings.get(FINAL_PIPELINE) == pipeline_name(source.index)
 
 
 async def unfollow_writes(engine: Engine, held: FeatureLocation) -> bool:
@@ -117,17 +109,10 @@ async def unfollow_writes(engine: Engine, held: FeatureLocation) -> bool:
         return False
     if not held.side:
         former = former_pipeline(source)
-        if "inside" in source.meta:
-            pipeline = in_index.pipeline_name(source.index)
-            body = in_index.stamping_pipeline(held.spec, former)
-            await engine.request("PUT", ingest_pipeline.pipeline_path(pipeline), body=body)
-        else:
-            # First the setting: a write fails if the pipeline that it names does not exist.
-            if source.settings.get(FINAL_PIPELINE) == pipeline_name(source.index):
-                await ingest_pipeline.set_final_pipeline(
-                    engine, source.index, None if former == NO_PIPELINE else former
-                )
-            await delete_pipeline(engine, source.index)
+        # First the setting: a write fails if the pipeline that it names does not exist.
+        if source.settings.get(FINAL_PIPELINE) == pipeline_name(source.index):
+            await ingest_pipeline.set_final_pipeline(engine, source.index, None if former == NO_PIPELINE else former)
+        await delete_pipeline(engine, source.index)
     await _put_options(engine, held.holder, None)
     return True
 
@@ -139,10 +124,6 @@ async def delete_pipeline(engine: Engine, index: str) -> None:
 
 def former_pipeline(source: Index) -> str:
     """Return the final pipeline that an index had before those of es-ttc; ``_none`` for none."""
-    inside = source.meta.get("inside")
-    if inside is not None:
-        found: str = inside["former_pipeline"]
-        return found
     present: str = source.settings.get(FINAL_PIPELINE, NO_PIPELINE)
     if not present.startswith(_PREFIX):  # an index template may have carried over that of an earlier index
         return present

@@ -21,7 +21,6 @@ class WrittenDocument(NamedTuple):
     id: str
     seq_no: int
     term: int
-    version: int
 
 
 async def encode_just_written(
@@ -40,9 +39,7 @@ async def encode_just_written(
         if found.get("found") and "_routing" not in found and _is_same(found, expected[found["_id"]])
     }
     versions = [
-        DocumentVersion(each.id, None, each.seq_no, each.term, each.version, {})
-        for each in expected.values()
-        if each.id in texts
+        DocumentVersion(each.id, None, each.seq_no, each.term, {}) for each in expected.values() if each.id in texts
     ]
     target = target_of(engine, held)
     marks = await target.marks(versions) if held.side else [_JUST_MARKED] * len(versions)

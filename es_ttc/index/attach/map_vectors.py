@@ -14,6 +14,7 @@ from es_ttc.encoders.base import Encoder, Role
 from es_ttc.encoders.heads import Head
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.protocol import Engine
+from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.source import DocumentVersion, TextReader, settled_writes, versions_between
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, StoredFeatures, Target, WriteKind, WriteResult
 from es_ttc.index.ingest.compose import compose, content_hash
@@ -24,11 +25,22 @@ from es_ttc.index.mappings.readers import FeatureReader, reader_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.chunks import DocumentChunks
-from es_ttc.vectors.codecs import STORED_CODECS
+from es_ttc.vectors.codecs import STORED_CODECS, StoredCodec
 from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import TokenVectors
 
 _AT_ONCE = 100  # number of documents whose features are in memory at a time
+
+
+def require_coarser(spec: IndexSpec, codec: StoredCodec, index: str) -> None:
+    """Check that token vectors can be moved to a codec."""
+    if spec.tokens != "packed":
+        raise InvalidRequest(f"index [{index}] keeps its tokens as [{spec.tokens}], which has no codec to be changed")
+    if STORED_CODECS.index(codec) < STORED_CODECS.index(spec.codec):
+        raise InvalidRequest(
+            f"index [{index}] has token vectors of codec [{spec.codec}], which is coarser than [{codec}]: encode its "
+            f"documents again with `es-ttc attach {index} --codec {codec}`"
+        )
 
 
 class ReadableTarget(Target, Protocol):
@@ -53,7 +65,6 @@ def heads_between(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> Mapp
         and replace(after, encoder=before.encoder) == before
         and before.tokens in ("packed", "none")
         and not (before.spans and before.tokens == "none")
-        and before.token_pooling == 1
         and (not before.reversed or encoder.bases["query"].identity.key == before.encoder.key)
     )
     return encoder.heads if trained and isinstance(encoder, TrainedEncoder) else None

@@ -24,7 +24,6 @@ class DocumentVersion:
     routing: str | None
     seq_no: int
     term: int
-    version: int
     fields: Mapping[str, Sequence[Any]]
 
     @property
@@ -35,14 +34,7 @@ class DocumentVersion:
     @classmethod
     def of(cls, hit: Mapping[str, Any]) -> "DocumentVersion":
         """Return the version in a hit."""
-        return cls(
-            hit["_id"],
-            hit.get("_routing"),
-            hit["_seq_no"],
-            hit["_primary_term"],
-            hit["_version"],
-            hit.get("fields", {}),
-        )
+        return cls(hit["_id"], hit.get("_routing"), hit["_seq_no"], hit["_primary_term"], hit.get("fields", {}))
 
 
 async def sources_of(engine: Engine, name: str) -> list[Index]:
@@ -126,7 +118,7 @@ async def versions_between(
     engine: Engine, index: str, shard: int, after: int, upto: int, fields: Sequence[str] = ()
 ) -> AsyncIterator[list[DocumentVersion]]:
     """Yield pages of the documents last written to a shard between two seq_nos, in the order of writing."""
-    body = {"size": MAX_DOCUMENTS, "_source": False, "docvalue_fields": list(fields), "version": True}
+    body = {"size": MAX_DOCUMENTS, "_source": False, "docvalue_fields": list(fields)}
     async for hits in engine.pages(index, body, after=after, upto=upto, preference=f"_shards:{shard}"):
         yield [DocumentVersion.of(hit) for hit in hits]
 

@@ -1,7 +1,6 @@
-"""Checks of a source index: it must return the texts that were sent, and allow updates.
+"""Checks of a source index: it must return the texts that were sent.
 
-Features are made from `_source`. A text field that is excluded from it would be skipped without an error, and a partial
-update, which writes a document again from its `_source`, would remove the field from the index.
+Features are made from `_source`. A text field that is excluded from it would be skipped without an error.
 """
 
 import re
@@ -15,7 +14,6 @@ from es_ttc.index.ingest.compose import value_at
 from es_ttc.index.mappings.indices import Index
 
 _SAMPLE = 10
-_NOT_INSIDE = "attach without --in-index"
 
 
 async def require_readable(engine: Engine, source: Index, text_fields: Sequence[str]) -> None:
@@ -34,34 +32,6 @@ async def require_readable(engine: Engine, source: Index, text_fields: Sequence[
         why = await _why_unreadable(engine, source, name)
         if why is not None:
             raise _unreadable(source, name, why)
-
-
-def require_updatable(source: Index) -> None:
-    """Raise an error for an index whose documents cannot be updated, or not without loss."""
-    settings, source_setting = source.settings, source.mapping.get("_source", {})
-    for name in ("excludes", "includes"):
-        if source_setting.get(name):
-            raise InvalidRequest(
-                f"index [{source.index}] keeps a part of each document out of _source (_source.{name}: "
-                f"{', '.join(source_setting[name])}), and an update would remove that part from the index: "
-                f"{_NOT_INSIDE}"
-            )
-    if settings.get("index.mode") == "time_series":
-        raise InvalidRequest(f"index [{source.index}] is a time series, which takes no updates: {_NOT_INSIDE}")
-    if settings.get("index.append_only.enabled") == "true":
-        raise InvalidRequest(
-            f"index [{source.index}] takes no updates (index.append_only.enabled is true): {_NOT_INSIDE}"
-        )
-    if settings.get("index.mapping.source.mode") == "synthetic":
-        raise InvalidRequest(
-            f"index [{source.index}] has a synthetic _source (index.mapping.source.mode), from which an update would "
-            f"index lists sorted and without repeated values: {_NOT_INSIDE}"
-        )
-    if settings.get("index.derived_source.enabled") == "true":
-        raise InvalidRequest(
-            f"index [{source.index}] has a derived _source (index.derived_source.enabled), which cannot hold the "
-            f"binary fields of features: {_NOT_INSIDE}"
-        )
 
 
 def _excluded_by(name: str, source_setting: Mapping[str, Any]) -> str | None:

@@ -49,7 +49,6 @@ class FeatureWrite:
     mark: FeatureVersion | None
     kind: WriteKind
     fields: Fields
-    texts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -26,7 +26,6 @@ from es_ttc.rescorers.spectral.spans import span_vectors
 from es_ttc.vectors.chunks import GRANULARITIES, DocumentChunks, pack_chunks
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens
 from es_ttc.vectors.quantise import as_stored, dequantise, quantise
-from es_ttc.vectors.reduce import group_starts, pool_ranges, pool_rows
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 
@@ -87,8 +86,6 @@ def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder
     """Encode documents' texts for an index."""
     texts = [blanked(text) if spec.strip_html else text for text, _ in composed]
     encodings = encoder.encode(texts, role="document", tokens=spec.encodes_tokens, max_tokens=spec.max_tokens)
-    if spec.token_pooling != 1:
-        encodings = pool_tokens(encodings, spec.token_pooling)
     chunks = encode_chunks(texts, [spans for _, spans in composed], spec, encoder) if spec.chunks else ()
     as_queries = encoder.encode(texts, role="query", tokens=False).pooled if spec.reversed else None
     return Encoded(encodings, chunks, as_queries)
@@ -273,11 +270,3 @@ def encode_chunks(
         )
         for place, text in enumerate(texts)
     ]
-
-
-def pool_tokens(encodings: Encodings, factor: int) -> Encodings:
-    """Return encodings whose token vectors each stand for so many tokens on average, with the characters of these."""
-    starts = [group_starts(rows, -(-len(rows) // factor)) for rows in encodings.tokens]
-    rows = [pool_rows(*document) for document in zip(encodings.tokens, starts, strict=True)]
-    offsets = [pool_ranges(*document) for document in zip(encodings.offsets, starts, strict=True)]
-    return replace(encodings, tokens=rows, offsets=offsets)

@@ -5,9 +5,6 @@ completely: its ``_source``, its blobs from the fields that store them, its keyw
 vectors. Fields that engines do not return are computed again: the kNN vector from the pooled blob (float32, the same
 numbers), spans from the stored token vectors. The document is written in one action with the version that was read, so
 either all of it is replaced or nothing, and no other write is overwritten.
-
-In an attached index with in-index features they are in ``_source``, and a partial update keeps them. Features are valid
-for one ``_version``: if they are valid, the update increases the number in them too.
 """
 
 import base64
@@ -22,7 +19,6 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.by_id import ReadDocument, hits_by_id, whole_source
 from es_ttc.index.ingest.encode import span_features, span_objects
-from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.fields import carried, kept_in_source
 from es_ttc.index.mappings.ingest_pipeline import NO_PIPELINE
 from es_ttc.index.mappings.readers import reader_of
@@ -62,25 +58,6 @@ class FullDocument(ReadDocument):
         ours = {**self.ours, **added, **({"key": self.pipeline_key} if self.pipeline_key else {})}
         document = {**self.source, ROOT: ours}
         return orjson.dumps(action), orjson.dumps(document, default=default, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-@dataclass(frozen=True, slots=True)
-class PartialDocument(ReadDocument):
-    """The part of a document that is read for an update."""
-
-    marks: Mapping[str, Any]  # fields that must change with the document, so that its features stay valid
-
-    def lines(self, added: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        """Return the two lines of a bulk that write fields below ``ttc``, in place of the present ones."""
-        changed = {"doc": {ROOT: {**added, **self.marks}}, "detect_noop": False}
-        return orjson.dumps({"update": self.target}), orjson.dumps(changed)
-
-
-def document_reader(
-    engine: Engine, index: str, spec: IndexSpec, key: str, *, attached: bool
-) -> "DocumentRewriter | DocumentUpdater":
-    """Return the reader of an index's documents: of complete ones unless features were attached to them."""
-    return DocumentUpdater(engine, index, spec) if attached else DocumentRewriter(engine, index, spec, key)
 
 
 class DocumentRewriter:
@@ -163,32 +140,6 @@ class DocumentRewriter:
         if offsets is None:
             raise ValueError(f"document [{hit['_id']}] has lost the offsets of its tokens")
         return span_objects(span_features(dequantise(tokens), offsets.value[0], self._spec.spans), self._spec)
-
-
-class DocumentUpdater:
-    """Reads the texts of documents of an attached index."""
-
-    def __init__(self, engine: Engine, index: str, spec: IndexSpec) -> None:
-        self._engine = engine
-        self._index = index
-        self._fields = spec.text_fields
-
-    async def read(self, ids: Sequence[str]) -> list[PartialDocument]:
-        """Return the documents of some ids, as of the last refresh, without deleted ones."""
-        parts = {
-            "seq_no_primary_term": True,
-            "version": True,
-            "_source": list(self._fields),
-            "docvalue_fields": [VERSION],
-        }
-        return [self._part(hit) for hit in await hits_by_id(self._engine, self._index, ids, parts)]
-
-    def _part(self, hit: Mapping[str, Any]) -> PartialDocument:
-        version = hit["_version"]
-        valid = hit.get("fields", {}).get(VERSION, [None])[0] == version
-        marks = {_leaf(VERSION): version + 1} if valid else {}
-        source = hit.get("_source") or {}
-        return PartialDocument(hit["_id"], hit.get("_routing"), hit["_seq_no"], hit["_primary_term"], source, marks)
 
 
 def _leaf(name: str) -> str:

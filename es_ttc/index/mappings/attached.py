@@ -1,9 +1,8 @@
-"""The mappings of an attached index: names, marks and bodies, for a side index and for in-index features.
+"""The side index of an attached index: its name, its marks and its body.
 
 A *side index* has one document for each document of the source, with the same id and routing, its features, and a mark
 of the write that they were made from (the source's UUID, `_seq_no`, `_primary_term`). An alias whose name is derived
-from the source's points to it. In-index features are stored in the documents, with the `_version` that each document
-had when they were written.
+from the source's points to it.
 """
 
 import re
@@ -14,7 +13,7 @@ from typing import Any
 from es_ttc.engine.protocol import Capabilities
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.index import feature_properties, source_excludes, vector_settings
-from es_ttc.index.mappings.spec import ROOT, VECTOR, IndexSpec
+from es_ttc.index.mappings.spec import ROOT, IndexSpec
 
 PENDING = "pending"  # `ttc.state` of a document that waits for its features
 FAILED = "failed"  # `ttc.state` of a document that cannot have features; `ttc.reason` says why
@@ -26,7 +25,6 @@ ROUTING = "ttc.routing"
 SOURCE = "ttc.source"  # UUID of the source index: an index created again under the same name has other sequence numbers
 SEQ_NO = "ttc.seq_no"
 TERM = "ttc.term"
-VERSION = "ttc.version"  # `_version` of the write that added the features to the document
 REASON = "ttc.reason"
 
 _ALIAS_PREFIX = "ttc-side-"
@@ -49,7 +47,7 @@ def new_side_name(source: str) -> str:
     if len(name.encode()) > _MAX_NAME_LENGTH:
         raise InvalidRequest(
             f"index [{source}] has a name of {len(source.encode())} bytes, which leaves no room for that of its side "
-            "index (13 more): attach by --in-index"
+            "index (13 more): reindex it under a shorter name"
         )
     return name
 
@@ -91,21 +89,6 @@ def side_body(
             "properties": {ROOT: {"type": "object", "dynamic": "strict", "properties": properties}},
         },
     }
-
-
-def inside_properties(spec: IndexSpec, capabilities: Capabilities, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties to add to the mapping of an index for in-index features."""
-    ours = feature_properties(spec, capabilities)
-    if capabilities.product == "opensearch" and settings.get("index.knn") != "true":
-        if spec.spans or spec.tokens == "nested":
-            raise InvalidRequest(
-                "the index was created without [index.knn], so OpenSearch cannot store vectors for kNN in it: attach "
-                "without --in-index, which stores them in a side index"
-            )
-        del ours[VECTOR.partition(".")[2]]
-    marks = {VERSION: _NUMBER, REASON: _REASON}
-    stamp = {"stamp": {"type": "keyword", "index": False}}
-    return {ROOT: {"type": "object", "dynamic": "strict", "properties": {**ours, **_leaves(marks), **stamp}}}
 
 
 def _leaves(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -26,15 +26,12 @@ class EnrichmentTarget:
     index: str
     spec: IndexSpec
     analyzer: str
-    # Whether features were added to the documents of an existing index (`es-ttc attach --in-index`): these have all
-    # fields below `ttc` in `_source`, and are updated in place
-    attached: bool = False
     key: str = ""  # the key with which the index's pipeline lets features pass; empty if it has none
 
 
 async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None) -> EnrichmentTarget:
     """Add the field of enrichment to an index; if it has one already, nothing changes."""
-    index, mapping, spec, attached = await _carrier(engine, name)
+    index, mapping, spec = await _carrier(engine, name)
     present = mapping.get("_meta", {}).get(META)
     if present is not None:
         if analyzer not in (None, present["analyzer"]):
@@ -42,10 +39,10 @@ async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None)
                 f"index [{index}] has the field [{ENRICHMENT}] with the analyzer [{present['analyzer']}], which cannot "
                 f"be changed to [{analyzer}]: leave --analyzer out, or make another index"
             )
-        return EnrichmentTarget(index, spec, present["analyzer"], attached)
+        return EnrichmentTarget(index, spec, present["analyzer"])
     chosen = analyzer or _analyzer_of(mapping, spec.text_fields[0])
     ours: dict[str, Any] = {
-        _leaf(ENRICHMENT): {"type": "text", "analyzer": chosen, "norms": False, "store": not attached},
+        _leaf(ENRICHMENT): {"type": "text", "analyzer": chosen, "norms": False, "store": True},
         **{_leaf(name): {"type": "keyword"} for name in ENRICHMENT_FIELDS if name != ENRICHMENT},
     }
     body = {
@@ -53,12 +50,12 @@ async def add_enrichment(engine: Engine, name: str, analyzer: str | None = None)
         "properties": {ROOT: {"type": "object", "properties": ours}},
     }
     await engine.request("PUT", f"/{quote(index, safe='')}/_mapping", body=body)
-    return EnrichmentTarget(index, spec, chosen, attached)
+    return EnrichmentTarget(index, spec, chosen)
 
 
 async def enrichable(engine: Engine, name: str) -> EnrichmentTarget:
     """Return an index that has the field of enrichment, with its spec."""
-    index, mapping, spec, attached = await _carrier(engine, name)
+    index, mapping, spec = await _carrier(engine, name)
     found = mapping.get("_meta", {}).get(META)
     if found is None:
         raise MissingFeature(
@@ -66,11 +63,11 @@ async def enrichable(engine: Engine, name: str) -> EnrichmentTarget:
             f"`es-ttc index enrichment {name}`"
         )
     followed = WriteOptions.of(mapping)
-    return EnrichmentTarget(index, spec, found["analyzer"], attached, "" if followed is None else followed.key)
+    return EnrichmentTarget(index, spec, found["analyzer"], "" if followed is None else followed.key)
 
 
-async def _carrier(engine: Engine, name: str) -> tuple[str, Mapping[str, Any], IndexSpec, bool]:
-    """Return an index whose documents have features: name, mapping, spec, and whether they were attached."""
+async def _carrier(engine: Engine, name: str) -> tuple[str, Mapping[str, Any], IndexSpec]:
+    """Return an index whose documents have features: name, mapping, spec."""
     try:
         index, mapping = await one_mapping(engine, name)
     except EngineError as error:
@@ -81,11 +78,10 @@ async def _carrier(engine: Engine, name: str) -> tuple[str, Mapping[str, Any], I
     if not meta or "source" in meta:
         raise InvalidRequest(
             f"the documents of index [{index}] contain no features of es-ttc, and phrases must be in the documents "
-            "that they are to find, because BM25 sums over the fields of one document: add features with "
-            "`es-ttc attach NAME --in-index` (features in a side index do not suffice), or create a new index with "
-            "`es-ttc index create`"
+            "that they are to find, because BM25 sums over the fields of one document: create a new index with "
+            "`es-ttc index create` (features in a side index do not suffice)"
         )
-    return index, mapping, IndexSpec.from_mapping(index, mapping), "inside" in meta
+    return index, mapping, IndexSpec.from_mapping(index, mapping)
 
 
 def _analyzer_of(mapping: Mapping[str, Any], field: str) -> str:

@@ -90,19 +90,6 @@ async def add_pipeline(engine: Engine, name: str, waiting: EncodeMode | None = N
     return {"index": index, "pipeline": pipeline, "processor": step}
 
 
-async def replace_spec(engine: Engine, index: str, spec: IndexSpec) -> None:
-    """Have the processor of an index's final pipeline, if it is the plugin's, compute hashes of another spec."""
-    pipeline = await _final_pipeline(engine, index)
-    if pipeline == NO_PIPELINE:
-        return
-    body = (await engine.request("GET", pipeline_path(pipeline)))[pipeline]
-    steps = [step[PROCESSOR] for step in body["processors"] if PROCESSOR in step]
-    for step in steps:
-        step["content"] = _content(spec)
-    if steps:
-        await engine.request("PUT", pipeline_path(pipeline), body=body)
-
-
 async def remove_pipeline(engine: Engine, name: str) -> bool:
     """Remove the processor from an index; return whether there was one."""
     index, _ = await resolve_index(engine, name)

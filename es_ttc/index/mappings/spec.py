@@ -44,11 +44,11 @@ DOCUMENT = "ttc.document"  # SHA-256, cut to 16 bytes, of the document as sent, 
 
 TokenStorage = Literal["packed", "nested", "rank_vectors", "none"]
 DEFAULT_FIELDS = ("title", "text")  # the fields that are encoded if none are named
-MAX_TOKEN_POOLING = 6
 Layout = Literal["doc_values", "nested", "nested_vectors", "rank_vectors"]
 """How features are read; ``nested``: of an index whose nested token vectors are in ``_source``, as they once were."""
 
 _OUTSIDE = "outside_source"
+_MAKE_ANEW = "make it anew, with `es-ttc index create` and `es-ttc ingest`, or `es-ttc detach` and `es-ttc attach`"
 MEAN = "mean"  # the scale L = inf in JSON and on the command line
 
 DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
@@ -86,14 +86,9 @@ class IndexSpec:
     # Whether nested token vectors are outside `_source`, as all other features are. Those of indices made by earlier
     # releases are in it.
     outside_source: bool = True
-    token_pooling: int = 1  # how many tokens share one vector, on average: 1 (each has its own) to 6
     strip_html: bool = False  # whether markup is left out of what is encoded; offsets still point into the stored text
 
     def __post_init__(self) -> None:
-        if not 1 <= self.token_pooling <= MAX_TOKEN_POOLING:
-            raise InvalidRequest(f"[token_pooling] must be from 1 to {MAX_TOKEN_POOLING}, got [{self.token_pooling}]")
-        if not self.encodes_tokens and self.token_pooling != 1:
-            raise InvalidRequest("[token_pooling] goes with token vectors, not with tokens none")
         if self.spans and self.encoder.tokens is not None:
             raise InvalidRequest(
                 "[spans] are means of token vectors that kNN compares with pooled ones, and the token vectors are "
@@ -119,8 +114,6 @@ class IndexSpec:
             meta["reversed"] = True
         if self.tokens == "nested" and self.outside_source:
             meta[_OUTSIDE] = True
-        if self.token_pooling != 1:
-            meta["token_pooling"] = self.token_pooling
         if self.strip_html:
             meta["strip_html"] = True
         return meta
@@ -165,6 +158,7 @@ class IndexSpec:
 
     @classmethod
     def _from_meta(cls, index: str, meta: Mapping[str, Any]) -> Self:
+        refuse_in_index_features(index, meta)
         if meta["version"] > VERSION:
             raise InvalidRequest(
                 f"index [{index}] was written by a newer es-ttc (layout {meta['version']}, this one reads up to "
@@ -173,8 +167,12 @@ class IndexSpec:
         if meta["version"] < VERSION:
             raise InvalidRequest(
                 f"index [{index}] was written by an earlier es-ttc (layout {meta['version']}, this one reads "
-                f"{VERSION}): make it anew, with `es-ttc index create` and `es-ttc ingest`, or `es-ttc detach` and "
-                "`es-ttc attach`"
+                f"{VERSION}): {_MAKE_ANEW}"
+            )
+        if meta.get("token_pooling", 1) != 1:
+            raise InvalidRequest(
+                f"index [{index}] has one vector for {meta['token_pooling']} tokens (its [token_pooling]), and this "
+                f"es-ttc reads one for each: {_MAKE_ANEW}"
             )
         return cls(
             encoder=EncoderIdentity.from_dict(meta["encoder"]),
@@ -187,7 +185,6 @@ class IndexSpec:
             chunks=meta.get("chunks", False),
             reversed=meta.get("reversed", False),
             outside_source=meta.get(_OUTSIDE, meta["tokens"] != "nested"),
-            token_pooling=meta.get("token_pooling", 1),
             strip_html=meta.get("strip_html", False),
         )
 
@@ -198,9 +195,19 @@ def own_meta(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     return meta
 
 
+def refuse_in_index_features(index: str, meta: Mapping[str, Any]) -> None:
+    """Raise an error for an index to whose documents an earlier es-ttc has attached features."""
+    if "inside" in meta:
+        raise InvalidRequest(
+            f"the documents of index [{index}] carry features that an earlier es-ttc attached, and this one attaches "
+            f"them in a side index: reindex it without [{ROOT}], delete it and its pipeline [ttc-stamp-{index}], and "
+            "run `es-ttc attach`"
+        )
+
+
 def spec_of_own(index: str, mapping: Mapping[str, Any]) -> IndexSpec:
     """Return the spec of an index that es-ttc created."""
-    if {"source", "inside"} & own_meta(mapping).keys():
+    if "source" in own_meta(mapping):
         raise InvalidRequest(
             f"index [{index}] was not made by es-ttc, features were attached: its documents are written as ever, "
             "`es-ttc fill` brings features up to date, and `es-ttc detach` takes them away"

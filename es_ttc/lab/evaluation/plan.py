@@ -166,7 +166,6 @@ class EvaluationPlan:
     window: int | None = 100
     codec: StoredCodec = "float16"
     max_tokens: int = 1024
-    token_pooling: int = 1
     engine: EngineSettings | None = None
     index: str | None = None
     ranking_models: Path | None = None
@@ -198,7 +197,6 @@ class EvaluationPlan:
             tokens=self._token_storage,
             codec=self.codec,
             max_tokens=self.max_tokens,
-            token_pooling=self.token_pooling,
             chunks=Feature.CHUNKS in self.features,
             reversed=Feature.REVERSED in self.features and encoder.distinguishes_roles,
             spans=(SPANS,) if Vectors.SPANS in self._searches else (),
@@ -222,7 +220,6 @@ class EvaluationPlan:
             "first_pass": self.first_pass,
             "tokens": self.codec,
             "max_tokens": self.max_tokens,
-            **({"token_pooling": self.token_pooling} if self.token_pooling != 1 else {}),
         }
 
 

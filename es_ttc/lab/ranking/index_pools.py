@@ -42,9 +42,10 @@ from es_ttc.rescorers.blend.signals import (
     signal_matrix,
 )
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust, has_few_words, trust_in_vectors, weight_of_words
+from es_ttc.serving.features.keys import DocumentId
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller, RawHeaders
-from es_ttc.serving.library import Document, FoundWindow, IndexReader, Key, document_of, own_gateway, parts, window_of
+from es_ttc.serving.library import FoundWindow, IndexReader, Key, own_gateway, parts, window_of
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32
 
@@ -187,7 +188,7 @@ class PoolLog:
         return Pools(judged.name, judged.split, self.spec.encoder.key, tuple(self.signals), tuple(pools), settings)
 
     async def _scored(
-        self, queries: Sequence[Query], found: Sequence[FoundWindow], keys: Mapping[Document, Key]
+        self, queries: Sequence[Query], found: Sequence[FoundWindow], keys: Mapping[DocumentId, Key]
     ) -> list["_Scores"]:
         shape = len(self.signals)
         scored = [
@@ -196,7 +197,7 @@ class PoolLog:
         places: dict[Key, list[tuple[int, int]]] = defaultdict(list)
         for number, one in enumerate(found):
             for place, hit in enumerate(one.hits):
-                if (key := keys.get(document_of(hit))) is not None:
+                if (key := keys.get(DocumentId.of(hit))) is not None:
                     places[key].append((number, place))
         done = 0
         for block in parts([*places], MAX_DOCUMENTS_TOGETHER):

@@ -21,8 +21,7 @@ _OF_HITS = OF_HITS | {"derived", "ext", "runtime_mappings", "stored_fields", "ti
 TARGET_PARAMS = frozenset({"allow_no_indices", "expand_wildcards", "ignore_unavailable", "preference", "routing"})
 """URL parameters that affect which documents are searched."""
 _PARAMS_OF_HITS = TARGET_PARAMS | {
-    "_source", "_source_excludes", "_source_includes", "docvalue_fields", "seq_no_primary_term", "stored_fields",
-    "timeout", "version",
+    "_source", "_source_excludes", "_source_includes", "seq_no_primary_term", "stored_fields", "timeout", "version",
 }  # fmt: skip
 
 

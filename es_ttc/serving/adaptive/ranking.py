@@ -24,11 +24,11 @@ from es_ttc.serving.adaptive.rerankers import (
     rescorer_of,
 )
 from es_ttc.serving.adaptive.walk import CallerNeighbours, WalkDocuments
-from es_ttc.serving.deadline import ScoringError, budget_ms, fell_back
+from es_ttc.serving.deadline import Deadline, ScoringError, fell_back
 from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
-from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, first_pass_scores
+from es_ttc.serving.features.scores import Method, Timings, WindowRequest, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
@@ -177,8 +177,7 @@ class _Walk:
     ) -> None:
         gateway, plan, params = search.services.gateway, search.plan, search.params
         timeout_ms = plan.section.timeout_ms or gateway.settings.default_timeout_ms
-        left = budget_ms(max(0.0, timeout_ms - spent), plan.timeout_ms, search.started)
-        self._end = time.monotonic() + left / 1000
+        self._deadline = Deadline.within(timeout_ms - spent, timeout_ms=plan.timeout_ms, started=search.started)
         self._search = search
         self._caller = caller
         self._timings = timings
@@ -196,7 +195,7 @@ class _Walk:
         self._graph = CallerNeighbours(
             EngineRequests(gateway.upstream, gateway.attached.side_caller(caller)),
             self.documents,
-            self._end,
+            self._deadline,
             depth=getattr(params, "depth", 0),
             fan_out=0 if undecided else getattr(params, "fan_out", 0),
         )
@@ -240,8 +239,8 @@ class _Walk:
         return await self._scored_by(Method(dense, dense.Params(), detail=False), None).scores(documents)
 
     def _scored_by(self, method: Method, begun: asyncio.Task[EncodedQuery] | None) -> RescorerReranker:
-        scoring = ScoringRequest(method, self._search.plan.texts, begun, self._caller, self._timings)
-        return RescorerReranker(self._search.services.gateway.scorer, scoring, self.documents, self._end)
+        request = WindowRequest(self._search.plan.texts, begun, self._caller, self._timings)
+        return RescorerReranker(self._search.services.gateway.scorer, method, request, self.documents, self._deadline)
 
     def _reranker_of(
         self, search: AdaptiveRescoring
@@ -251,7 +250,7 @@ class _Walk:
         services, params = search.services, search.params
         calls, query = services.gateway.rerankers.named(params.reranker), search.plan.texts[0]
         cost = Cost(params.max_tokens)
-        rest = (self.documents, services.fields, self._caller, query, self._timings, self._end, cost)
+        rest = (self.documents, services.fields, self._caller, query, self._timings, self._deadline, cost)
         if isinstance(calls, PointwiseCalls):
             return PointwiseTextReranker(calls, *rest)
         return ListwiseTextReranker(calls, *rest)

@@ -16,8 +16,9 @@ from es_ttc.reranking.rerankers import Cost, ListwiseCalls, PointwiseCalls, Rera
 from es_ttc.reranking.strategies.methods import BY_THEMSELVES
 from es_ttc.rescorers import registry
 from es_ttc.serving.adaptive.walk import WalkDocuments
+from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.features.index_meta import encoded_fields
-from es_ttc.serving.features.scores import Method, ScoringRequest, Timings
+from es_ttc.serving.features.scores import Method, Timings, WindowRequest
 from es_ttc.serving.features.skip_reasons import NoFeatures, SkipReason
 from es_ttc.serving.features.window import WindowScorer
 from es_ttc.serving.gateway import Gateway
@@ -30,16 +31,19 @@ _FIELDS_KEPT = 10_000
 
 
 class RescorerReranker:
-    """Scores documents by a rescorer, from their stored features, until ``end`` by `time.monotonic`."""
+    """Scores documents by a rescorer, from their stored features, until a deadline."""
 
-    def __init__(self, scorer: WindowScorer, request: ScoringRequest, documents: WalkDocuments, end: float) -> None:
+    def __init__(
+        self, scorer: WindowScorer, method: Method, request: WindowRequest, documents: WalkDocuments, deadline: Deadline
+    ) -> None:
         self.encoder: str | None = None
         self.skipped: dict[int, SkipReason] = {}
         self._first_encoder: str | None = None
         self._scorer = scorer
+        self._method = method
         self._request = request
         self._documents = documents
-        self._end = end
+        self._deadline = deadline
 
     async def scores(self, documents: Sequence[int]) -> list[float]:
         """Return one score for each document; 0 for one without features."""
@@ -47,10 +51,10 @@ class RescorerReranker:
         stage, total = Timings(), self._request.timings
         request = replace(self._request, timings=stage)
         try:
-            async with asyncio.timeout(max(0.0, self._end - time.monotonic())):
+            async with asyncio.timeout(self._deadline.left):
                 if self._first_encoder is None:  # all calls use the encoder of the first one
                     self._first_encoder = await self._scorer.encoder_of(self._documents.first_pass, request)
-                scored = await self._scorer.score(hits, request, encoder=self._first_encoder)
+                scored = await self._scorer.score(hits, self._method, request, encoder=self._first_encoder)
         except NoFeatures as nothing:
             self.skipped |= {documents[place]: fault for place, fault in nothing.skipped.items()}
             return [0.0] * len(hits)
@@ -76,7 +80,7 @@ class _TextReranker:
         caller: Caller,
         query: str,
         timings: Timings,
-        end: float,
+        deadline: Deadline,
         cost: Cost,
     ) -> None:
         self.cost = cost
@@ -85,12 +89,12 @@ class _TextReranker:
         self._caller = caller
         self._query = query
         self._timings = timings
-        self._end = end
+        self._deadline = deadline
 
     async def _asked(self, documents: Sequence[int], call: Callable[..., Awaitable[T]]) -> T:
         began = time.perf_counter()
         try:
-            async with asyncio.timeout(self._seconds_left):
+            async with asyncio.timeout(self._deadline.left):
                 passages = await self._documents.passages(documents, lambda index: self._fields.of(index, self._caller))
         except TimeoutError:
             raise DeadlineExceeded("the search's time was over before the documents' texts were read") from None
@@ -99,13 +103,9 @@ class _TextReranker:
             self._timings.features += (read - began) * 1000
         try:
             with charged_to(self.cost):
-                return await call(self._query, passages, seconds=self._seconds_left)
+                return await call(self._query, passages, seconds=self._deadline.left)
         finally:
             self._timings.score += (time.perf_counter() - read) * 1000
-
-    @property
-    def _seconds_left(self) -> float:
-        return max(0.0, self._end - time.monotonic())
 
 
 class PointwiseTextReranker(_TextReranker):

@@ -24,6 +24,7 @@ from es_ttc.index.mappings.graph import NEIGHBOURS, graph_alias, graph_pattern
 from es_ttc.index.mappings.spec import ROOT
 from es_ttc.reranking.rerankers import Passage
 from es_ttc.reranking.strategies import StepLimit
+from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
 from es_ttc.serving.features.keys import MARKS
 
@@ -38,7 +39,7 @@ _OTHERS_DATA = (LookupError, TypeError, ValueError)
 _AT_ONCE = 1000
 """Number of documents per search."""
 
-Identity = tuple[str, str]
+Node = tuple[str, str]
 """Concrete index and id."""
 Body = dict[str, Any]
 
@@ -65,26 +66,26 @@ class WalkDocuments:
         self._shared = shared
         self._conditions = conditions
         self._marks = [*MARKS, *marks]
-        self._numbers = {_identity(hit): number for number, hit in enumerate(self.hits)}
-        self._hidden: set[Identity] = set()
+        self._numbers = {_node_of(hit): number for number, hit in enumerate(self.hits)}
+        self._hidden: set[Node] = set()
         self._passages: dict[int, Passage] = {}
 
-    def identity(self, document: int) -> Identity:
+    def identity(self, document: int) -> Node:
         """Return a document's index and id."""
-        return _identity(self.hits[document])
+        return _node_of(self.hits[document])
 
-    async def seen(self, identities: Sequence[Identity]) -> dict[Identity, int]:
+    async def seen(self, identities: Sequence[Node]) -> dict[Node, int]:
         """Return the numbers of those documents that exist and that the caller may read; new ones get a number."""
         unknown: dict[str, list[str]] = {}
         for index, identifier in dict.fromkeys(identities):
             if (index, identifier) not in self._numbers and (index, identifier) not in self._hidden:
                 unknown.setdefault(index, []).append(identifier)
         for index, ids in unknown.items():
-            marks = {"_source": False, "docvalue_fields": self._marks, "version": True}
+            marks = {"_source": False, "docvalue_fields": self._marks}
             for start in range(0, len(ids), _AT_ONCE):
                 for hit in await self._search(index, ids[start : start + _AT_ONCE], marks):
                     hit["_score"] = None
-                    if self._numbers.setdefault(_identity(hit), len(self.hits)) == len(self.hits):
+                    if self._numbers.setdefault(_node_of(hit), len(self.hits)) == len(self.hits):
                         self.hits.append(hit)
             self._hidden.update((index, one) for one in ids if (index, one) not in self._numbers)
         return {one: self._numbers[one] for one in identities if one in self._numbers}
@@ -133,7 +134,7 @@ class CallerNeighbours:
     """
 
     def __init__(
-        self, engine: EngineRequests, documents: WalkDocuments, end: float, *, depth: int, fan_out: int
+        self, engine: EngineRequests, documents: WalkDocuments, deadline: Deadline, *, depth: int, fan_out: int
     ) -> None:
         self.without: dict[str, str] = {}
         self.present: set[str] = set()
@@ -142,11 +143,11 @@ class CallerNeighbours:
         self._absent: set[str] = set()
         self._engine = engine
         self._documents = documents
-        self._end = end
+        self._deadline = deadline
         self._fan_out = fan_out
         self._steps = StepLimit(depth)
         self._read: dict[int, asyncio.Task[list[int]]] = {}
-        self._ahead: dict[int, asyncio.Task[dict[Identity, list[str]]]] = {}
+        self._ahead: dict[int, asyncio.Task[dict[Node, list[str]]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -179,7 +180,7 @@ class CallerNeighbours:
         self.begin(window[:first])
         reading = {self._ahead[document] for document in window[:first]}
         with suppress(EsTtcError, TimeoutError, *_OTHERS_DATA):  # reported when they are read
-            async with asyncio.timeout(self._seconds_left):
+            async with asyncio.timeout(self._deadline.left):
                 await asyncio.gather(*map(asyncio.shield, reading))
         self.waited += time.perf_counter() - began
         indices = {self._documents.identity(document)[0] for document in window}
@@ -193,10 +194,6 @@ class CallerNeighbours:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    @property
-    def _seconds_left(self) -> float:
-        return max(0.0, self._end - time.monotonic())
-
     def _started(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -205,7 +202,7 @@ class CallerNeighbours:
     async def _neighbours(self, documents: Sequence[int]) -> list[list[int]]:
         """Read neighbours; a failure is recorded, and means that there are none."""
         try:
-            async with asyncio.timeout(self._seconds_left):
+            async with asyncio.timeout(self._deadline.left):
                 return await self._visible(documents)
         except TimeoutError:
             self.problem = self.problem or EngineError("neighbours were not read in time")
@@ -217,7 +214,7 @@ class CallerNeighbours:
 
     async def _visible(self, documents: Sequence[int]) -> list[list[int]]:
         self.begin(documents)
-        edges: dict[Identity, list[str]] = {}
+        edges: dict[Node, list[str]] = {}
         for reading in dict.fromkeys(self._ahead[document] for document in documents):
             edges |= await asyncio.shield(reading)
         identities = [self._documents.identity(document) for document in documents]
@@ -229,7 +226,7 @@ class CallerNeighbours:
         self.begin(sorted(numbers.values()))
         return [[numbers[one] for one in row if one in numbers] for row in unread]
 
-    async def _edges_of(self, documents: Sequence[int]) -> dict[Identity, list[str]]:
+    async def _edges_of(self, documents: Sequence[int]) -> dict[Node, list[str]]:
         by_index: dict[str, list[str]] = {}
         for document in documents:
             index, identifier = self._documents.identity(document)
@@ -237,7 +234,7 @@ class CallerNeighbours:
         parts = await asyncio.gather(*(self._edges(index, ids) for index, ids in by_index.items()))
         return {identity: ids for part in parts for identity, ids in part.items()}
 
-    async def _edges(self, index: str, ids: Sequence[str]) -> dict[Identity, list[str]]:
+    async def _edges(self, index: str, ids: Sequence[str]) -> dict[Node, list[str]]:
         """Return neighbours' ids by document, as stored in the graph."""
         if index in self.without or ":" in index:  # graphs of another cluster are not searched
             self.without.setdefault(index, _missing_graph(index))
@@ -268,7 +265,7 @@ class CallerNeighbours:
         return bool(answer["_shards"]["total"])
 
 
-def _identity(hit: Mapping[str, Any]) -> Identity:
+def _node_of(hit: Mapping[str, Any]) -> Node:
     return str(hit["_index"]), str(hit.get("_id", ""))
 
 

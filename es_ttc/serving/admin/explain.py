@@ -98,6 +98,7 @@ class Explanation(BaseModel):
     matches: bool = Field(False, description="Whether the query matches it.")
     first_pass_rank: int | None = Field(None, description="Its rank by the query alone, the least of equal scores.")
     first_pass_score: float | None = None
+    factor: float | None = Field(None, description="What the query says besides its words makes of its score.")
     joined: bool = Field(False, description="Whether it joined the window by its vector.")
     relevance: float | None = None
     left_out: bool = Field(False, description="Whether it is left out by `min_relevance`.")
@@ -158,10 +159,11 @@ class Explaining:
             told.rank, told.score = 1 + hits.index(hit), hit.get("_score")
             told.relevance = detail.get("relevance") if "relevance" in summary else None
             told.joined = detail.get("first_pass_rank") is None
-            if told.rank > page and not left_out and "items" not in detail:
+            told.factor = detail.get("factor")
+            if told.rank > page and not left_out and "items" not in detail and told.factor is None:
                 told.weights = least_changes([*map(_signals, hits)], told.rank - 1, page)
         await self._examine(EngineRequests(self._gateway.upstream, Caller(request.headers.raw)), told, search, ids)
-        told.reasons = [*_reasons(told, detail, summary, own[KEY], search, section, window, page)]
+        told.reasons = [*_reasons(told, hits, detail, summary, own[KEY], search, section, window, page)]
         return told
 
     async def _examine(
@@ -363,6 +365,7 @@ def least_changes(
 
 def _reasons(
     told: Explanation,
+    hits: Sequence[Mapping[str, Any]],
     detail: Mapping[str, Any],
     summary: Mapping[str, Any],
     alone: Mapping[str, Any],
@@ -387,6 +390,12 @@ def _reasons(
         yield f"the query matches it; {told.first_pass_rank - 1:,} documents have a greater score in the first pass"
         if told.first_pass_rank > window and not told.joined:
             yield f"only the first {window} are ranked: a [window_size] of {told.first_pass_rank} would hold it"
+    if told.factor is not None:
+        greatest = max(one["_ttc"].get("factor", 0.0) for one in hits)
+        yield (
+            f"what the query says besides its words multiplies its score by {told.factor:.3g}; the greatest factor of "
+            f"the window is {greatest:.3g}"
+        )
     for one in told.failed:
         verb = "matches" if "must_not" in one.path.rsplit(".", 1)[-1] else "does not match"
         clause = jsonio.dumps(one.clause).decode()

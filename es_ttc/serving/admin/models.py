@@ -29,7 +29,7 @@ from es_ttc.reranking.strategies.methods import AUTO, MSMARCO_MINILM
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.rescorers.blend.normalise import logistic
-from es_ttc.serving.admin.endpoint import TOKEN_HEADER, EndpointRunner, carries, json_object
+from es_ttc.serving.admin.endpoint import TOKEN_HEADER, EndpointRunner, carries, ended_by_disconnect, json_object
 from es_ttc.serving.features.scores import Method, Timings
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.raw_request import MAX_BODY
@@ -177,7 +177,11 @@ class ModelServer:
         return await json_object(request, MAX_BODY, self._gateway.offload)
 
     async def _rerank(self, request: Request) -> object:
-        asked = parse_rerank(await self._read(request))
+        body = await self._read(request)
+        async with ended_by_disconnect(request):
+            return await self._reranked(parse_rerank(body))
+
+    async def _reranked(self, asked: RerankRequest | TextsRequest) -> object:
         if len(asked.passages) > self._settings.max_window:
             raise InvalidRequest(
                 f"[{_RERANK}.{asked.field}] holds {len(asked.passages)} texts: send at most "
@@ -221,14 +225,14 @@ class ModelServer:
     async def _scores(self, method: Method, query: str, texts: Sequence[str]) -> Float32:
         """Return ``(n,)`` scores for the response; 0 for a text without tokens."""
         encoder = await self._encoders.first()
-        encoded = await self._encoders.encode(encoder, (query,), tokens=method.query_tokens)
-        with_tokens = Feature.TOKENS in method.needs
+        encoded = await self._encoders.encode(encoder, (query,), tokens=method.features.query_tokens)
+        with_tokens = Feature.TOKENS in method.features.needs
         batches = await self._encoders.encode_texts(
             encoder, texts, role="document", tokens=with_tokens, max_tokens=_MAX_TOKENS
         )
         pooled = np.concatenate([batch.pooled for batch in batches])
         as_queries = None
-        if method.reads_reversed and encoder.distinguishes_roles:
+        if Feature.REVERSED in method.features.required and encoder.distinguishes_roles:
             as_queries = await self._vectors(encoder, texts, "query", _MAX_TOKENS)
         scores = np.zeros(len(texts), dtype=np.float32)
         places = np.flatnonzero(pooled.any(axis=1))
@@ -245,7 +249,11 @@ class ModelServer:
         return scores
 
     async def _embed(self, request: Request) -> dict[str, object]:
-        parsed = validated(EmbeddingsRequest, await self._read(request), _EMBEDDINGS)
+        body = await self._read(request)
+        async with ended_by_disconnect(request):
+            return await self._embedded(validated(EmbeddingsRequest, body, _EMBEDDINGS))
+
+    async def _embedded(self, parsed: EmbeddingsRequest) -> dict[str, object]:
         texts = [parsed.input] if isinstance(parsed.input, str) else list(parsed.input)
         if not 1 <= len(texts) <= MAX_TEXTS:
             raise InvalidRequest(f"[{_EMBEDDINGS}.input] holds {len(texts)} texts: send 1 to {MAX_TEXTS}")

@@ -44,7 +44,7 @@ from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.features.keys import DocumentKey, is_mark
 from es_ttc.serving.features.reader import MissingFeatures
-from es_ttc.serving.features.scores import Method, ScoringRequest, SuppliedDocuments, Timings, WindowScores
+from es_ttc.serving.features.scores import Method, SuppliedDocuments, Timings, WindowRequest, WindowScores
 from es_ttc.serving.features.skip_reasons import NoFeatures
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -187,8 +187,8 @@ class Sidecar:
             async with asyncio.timeout(frame.deadline_ms / 1000):
                 caller = replace(self._caller, indices=_indices_of(frame))
                 begun = self._gateway.scorer.begin_encoding(method, texts, caller)
-                scoring = ScoringRequest(method, texts, begun, caller, timings)
-                scored = await self._gateway.scorer.score_sent(documents, scoring, pinned=pinned)
+                window = WindowRequest(texts, begun, caller, timings)
+                scored = await self._gateway.scorer.score_sent(documents, method, window, pinned=pinned)
         except (MissingFeature, EncoderMismatch) as problem:
             raise NoFeatures(str(problem)) from problem  # for which the plugin answers the first pass
         except TimeoutError:

@@ -1,10 +1,10 @@
 """Where the features of a window's documents are, and whether they are of the documents' present text.
 
 In an index that es-ttc created, any other write of a document removes its features. Features of an attached index are
-stored with a mark of the write that they were made from: the `_seq_no` in a side index (with the source's UUID, because
-a recreated index counts again from 0), the `_version` in the index itself. If the document has another mark now, its
-text is read with the caller's credentials and its hash is compared: after a change of the price the vectors of a title
-are still valid, after a change of the title they are not.
+stored in a side index, with a mark of the write that they were made from: the `_seq_no`, and the source's UUID, because
+a recreated index counts again from 0. If the document has another mark now, its text is read with the caller's
+credentials and its hash is compared: after a change of the price the vectors of a title are still valid, after a change
+of the title they are not.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from urllib.parse import quote, urlencode
 from es_ttc.common.caches import LruCache
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.compose import compose, content_hash
-from es_ttc.index.mappings.attached import ID, ROUTING, SEQ_NO, SOURCE, VERSION, side_alias
+from es_ttc.index.mappings.attached import ID, ROUTING, SEQ_NO, SOURCE, side_alias
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
 from es_ttc.serving.features.keys import SEQ_NO as SEQ_NO_OF_HITS
-from es_ttc.serving.features.keys import DocumentKey, document_keys, is_mark, single_values
+from es_ttc.serving.features.keys import DocumentKey, RoutedId, document_keys, is_mark, single_values
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
@@ -38,9 +38,6 @@ _MAX_REMEMBERED = 1000
 _NO_ERROR_IF_MISSING = b"ignore_unavailable=true&allow_no_indices=true"
 _FAILING = "features could not be located"
 _NO_FIELDS: Mapping[str, Any] = {}
-
-Identity = tuple[str, str | None]
-"""A document's id and routing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,6 @@ class FeatureLocations:
     Attributes:
         keys: For each hit the key of its features, None for one without features that can be used.
         without: Places of hits without features of their own.
-        changed: Places of hits that were written again after their own features were stored.
         skipped: Places of hits whose features are not used, with the reason.
         stale: Places of hits whose features are of an earlier text.
         sides: Concrete side indices of the window's indices, by the source's name; "" if no hit is in the side index.
@@ -69,7 +65,6 @@ class FeatureLocations:
 
     keys: list[DocumentKey | None] = field(default_factory=list)
     without: list[int] = field(default_factory=list)
-    changed: list[int] = field(default_factory=list)
     skipped: dict[int, SkipReason] = field(default_factory=dict)
     stale: frozenset[int] = frozenset()
     sides: dict[str, str] = field(default_factory=dict)
@@ -80,7 +75,6 @@ class FeatureLocations:
         return FeatureLocations(
             [*self.keys, *others.keys],
             [*self.without, *(first + place for place in others.without)],
-            [*self.changed, *(first + place for place in others.changed)],
             self.skipped | {first + place: reason for place, reason in others.skipped.items()},
             self.stale.union(first + place for place in others.stale),
             others.sides | self.sides,
@@ -101,16 +95,13 @@ class AttachedFeatureLocator:
         return self._with_sides.get(caller.indices) is not None
 
     async def needs_ids(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> bool:
-        """Return whether ids are needed to find the features of hits: in a side index, or features that may be stale.
+        """Return whether ids are needed to find the features of hits in a side index.
 
         If there is a side index, :meth:`expects_ids` returns True for the next searches of the same target.
         """
         if _with_single_values(hits) is not None:
             return False
-        own = own_keys(hits)
-        if own.changed:
-            return True
-        indices = {str(hits[place]["_index"]) for place in own.without}
+        indices = {str(hits[place]["_index"]) for place in own_keys(hits).without}
         found = await asyncio.gather(*(self._marks(index, [], caller) for index in sorted(indices)))
         needed = any(marks is not None for marks in found)
         if needed:
@@ -126,12 +117,12 @@ class AttachedFeatureLocator:
     async def locate(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> FeatureLocations:
         """Return where the features of hits are.
 
-        Hits that may be of an attached index have `_id`, `_version` and the doc value of `_seq_no`.
+        Hits that may be of an attached index have `_id` and the doc value of `_seq_no`.
         """
         located = own_keys(hits)
-        if not located.without and not located.changed:
+        if not located.without:
             return located
-        unverified = {place: key for place in located.changed if (key := located.keys[place]) is not None}
+        unverified: dict[int, DocumentKey] = {}
         without_own: dict[str, list[int]] = defaultdict(list)
         for place in located.without:
             index = str(hits[place]["_index"])
@@ -146,7 +137,7 @@ class AttachedFeatureLocator:
         return located
 
     async def current(
-        self, hits: Sequence[Mapping[str, Any]], marks: Mapping[Identity, Mark], uuid: str | None, caller: Caller
+        self, hits: Sequence[Mapping[str, Any]], marks: Mapping[RoutedId, Mark], uuid: str | None, caller: Caller
     ) -> list[DocumentKey | None]:
         """Return for each hit of an attached index the key of its features, None if they are not of its present text.
 
@@ -167,14 +158,14 @@ class AttachedFeatureLocator:
         caller: Caller,
     ) -> dict[int, DocumentKey]:
         """Find the features of one index's hits in its side index; return those whose text is to be compared."""
-        ids = sorted({identity_of(hits[place])[0] for place in places})
+        ids = sorted({RoutedId.of(hits[place]).id for place in places})
         marks, uuid = await asyncio.gather(self._marks(index, ids, caller), self.uuid(index, caller))
         if marks is None:
             return {}
         located.sides[index] = next((mark.side for mark in marks.values()), "")
         return _put_verified(hits, places, marks, uuid, located.keys)
 
-    async def _marks(self, index: str, ids: Sequence[str], caller: Caller) -> dict[Identity, Mark] | None:
+    async def _marks(self, index: str, ids: Sequence[str], caller: Caller) -> dict[RoutedId, Mark] | None:
         """Return the marks of documents in an index's side index; None if there is no side index."""
         if ":" in index:  # side indices of other clusters are not searched
             return None
@@ -182,12 +173,12 @@ class AttachedFeatureLocator:
         answers = await asyncio.gather(*(self._marks_of(index, part, caller) for part in parts))
         if any(answer is None for answer in answers):
             return None
-        marks: dict[Identity, Mark] = {}
+        marks: dict[RoutedId, Mark] = {}
         for answer in answers:
             marks |= answer or {}
         return marks
 
-    async def _marks_of(self, index: str, ids: Sequence[str], caller: Caller) -> dict[Identity, Mark] | None:
+    async def _marks_of(self, index: str, ids: Sequence[str], caller: Caller) -> dict[RoutedId, Mark] | None:
         """Return the marks of some documents, in one search: so all are of one side index and one encoder."""
         body = {
             "query": {"ids": {"values": list(ids)}},
@@ -242,11 +233,10 @@ class AttachedFeatureLocator:
         self, index: str, hits: Sequence[Mapping[str, Any]], unverified: Mapping[int, DocumentKey], caller: Caller
     ) -> list[int]:
         """Return the places of those hits of one index whose present text is the encoded one."""
-        example = next(iter(unverified.values()))
-        spec = await self._spec(index, example.index, caller, side=example.side)
+        spec = await self._spec(index, next(iter(unverified.values())).index, caller)
         if spec is None:
             return []
-        identities = {place: identity_of(hits[place]) for place in unverified}
+        identities = {place: RoutedId.of(hits[place]) for place in unverified}
         body: dict[str, Any] = {
             "query": {
                 "bool": {
@@ -265,25 +255,22 @@ class AttachedFeatureLocator:
         answer = await _or_none(index, engine.search([index], body, naming, failing=_FAILING))
         if answer is None:
             return []
-        texts = {identity_of(hit): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
+        texts = {RoutedId.of(hit): hit.get("_source") or {} for hit in answer["hits"]["hits"]}
         return [
             place
             for place, identity in identities.items()
             if identity in texts and _hash_of(texts[identity], spec) == unverified[place].hash
         ]
 
-    async def _spec(self, index: str, holder: str, caller: Caller, *, side: bool) -> IndexSpec | None:
-        """Return the spec of the index that contains the features; None if it cannot be read."""
-        if side:
-            reader = self.side_caller(caller)
-            path = reader.path([holder], "_mapping")
-        else:
-            reader, path = caller, caller.path([index], "_mapping")
+    async def _spec(self, index: str, side: str, caller: Caller) -> IndexSpec | None:
+        """Return the spec of a side index; None if it cannot be read."""
+        reader = self.side_caller(caller)
+        path = reader.path([side], "_mapping")
         form = {"*": {"mappings": dict}}
         answer = await _or_none(index, self._engine.as_caller(reader).json("GET", path, failing=_FAILING, form=form))
-        if answer is None or holder not in answer:
+        if answer is None or side not in answer:
             return None
-        return IndexSpec.from_mapping(holder, answer[holder]["mappings"])
+        return IndexSpec.from_mapping(side, answer[side]["mappings"])
 
 
 async def _or_none(index: str, request: Awaitable[dict[str, Any]]) -> dict[str, Any] | None:
@@ -297,7 +284,7 @@ async def _or_none(index: str, request: Awaitable[dict[str, Any]]) -> dict[str, 
         return None
 
 
-def mark_of(hit: Mapping[str, Any]) -> tuple[Identity, Mark] | None:
+def mark_of(hit: Mapping[str, Any]) -> tuple[RoutedId, Mark] | None:
     """Return the source document of a side index's hit, and the mark of its features; None without features."""
     fields = hit.get("fields", {})
     values = [fields.get(name, ()) for name in (STATE, ID, ENCODER, HASH, SOURCE, SEQ_NO)]
@@ -306,31 +293,20 @@ def mark_of(hit: Mapping[str, Any]) -> tuple[Identity, Mark] | None:
     (state,), (identifier,), *mark = values
     if state != READY or not is_mark(fields[HASH][0], fields[ENCODER][0]):
         return None
-    return (str(identifier), fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *(value for (value,) in mark))
-
-
-def identity_of(hit: Mapping[str, Any]) -> Identity:
-    """Return the id and the routing of a source's hit."""
-    return str(hit.get("_id", "")), hit.get("_routing")
-
-
-def changed_inside(hit: Mapping[str, Any]) -> bool:
-    """Return whether a document was written again after its features were stored in it."""
-    marked = hit["fields"].get(VERSION)
-    return bool(marked) and marked[0] != hit.get("_version")
+    return RoutedId(str(identifier), fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *(value for (value,) in mark))
 
 
 def _put_verified(
     hits: Sequence[Mapping[str, Any]],
     places: Iterable[int],
-    marks: Mapping[Identity, Mark],
+    marks: Mapping[RoutedId, Mark],
     uuid: str | None,
     keys: list[DocumentKey | None],
 ) -> dict[int, DocumentKey]:
     """Put the keys of hits whose features are of their last write into ``keys``; return the others with features."""
     unverified = {}
     for place in places:
-        mark = marks.get(identity_of(hits[place]))
+        mark = marks.get(RoutedId.of(hits[place]))
         if mark is None:
             continue
         key = DocumentKey(mark.side, mark.encoder, mark.hash, side=True)
@@ -359,15 +335,13 @@ def own_keys(hits: Sequence[Mapping[str, Any]]) -> FeatureLocations:
             add(None)
         else:
             add(DocumentKey(hit["_index"], encoders[0], hashes[0]))
-            if VERSION in fields and changed_inside(hit):
-                own.changed.append(place)
     return own
 
 
 def _with_single_values(hits: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]] | None:
-    """Return the encoders and hashes of hits that all have one of each, and no version; None if any differs."""
+    """Return the encoders and hashes of hits that all have one of each; None if any differs."""
     encoders, hashes = single_values(hits, ENCODER), single_values(hits, HASH)
-    if encoders is None or hashes is None or any([VERSION in hit["fields"] for hit in hits]):  # noqa: C419 - faster
+    if encoders is None or hashes is None:
         return None
     if {*map(type, encoders), *map(type, hashes)} != {str}:
         return None

@@ -5,20 +5,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from es_ttc.encoders.base import TOKENS_FROM
 from es_ttc.errors import EngineError
-from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.readers import SENDABLE_LAYOUTS, FeatureReader, layout_of, reader_of
 from es_ttc.index.mappings.spec import ENCODER, HASH
 
 SEQ_NO = "_seq_no"
-MARKS = (HASH, ENCODER, VERSION, SEQ_NO)
+MARKS = (HASH, ENCODER, SEQ_NO)
 """Doc values by which a hit tells which document it is, and which features are its own."""
 Mark = tuple[str, str, int]
 """Index, content hash, and the number of the document among the hits with that content, from 0."""
-Identity = tuple[str, int | None, str | None]
+ContentId = tuple[str, int | None, str | None]
 """Index, sequence number, and content hash; the id if the document has no hash."""
 SentBlobs = Mapping[str, Mapping[str, bytes]]
 """Blobs of documents by content hash and field, as they are stored."""
@@ -62,7 +61,7 @@ def single_values(hits: Sequence[Mapping[str, Any]], name: str) -> list[Any] | N
         return None
 
 
-def identities(hits: Sequence[Mapping[str, Any]]) -> list[Identity]:
+def content_ids(hits: Sequence[Mapping[str, Any]]) -> list[ContentId]:
     """Return what identifies each hit's document in the answers to several searches.
 
     Only documents of equal content that have the same sequence number, each in a shard of its own, share one.
@@ -71,6 +70,35 @@ def identities(hits: Sequence[Mapping[str, Any]]) -> list[Identity]:
         (hit["_index"], (hit.get("fields") or _NO_FIELDS).get(SEQ_NO, _NO_VALUE)[0], content_of(hit) or hit.get("_id"))
         for hit in hits
     ]
+
+
+class RoutedId(NamedTuple):
+    """A document's id within one index."""
+
+    id: str
+    routing: str | None
+
+    @classmethod
+    def of(cls, hit: Mapping[str, Any]) -> Self:
+        """Return the id of a hit's document."""
+        return cls(str(hit.get("_id", "")), hit.get("_routing"))
+
+
+class DocumentId(NamedTuple):
+    """Which document a hit is of: its index and its id there."""
+
+    index: str  # type: ignore[assignment]  # in place of tuple.index, which nothing uses
+    routed: RoutedId
+
+    @classmethod
+    def of(cls, hit: Mapping[str, Any]) -> Self:
+        """Return the id of a hit's document."""
+        return cls(str(hit["_index"]), RoutedId.of(hit))
+
+
+def are_identified(hits: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether all hits have a content hash or an id, by which another search finds their documents."""
+    return all(content_of(hit) or "_id" in hit for hit in hits)
 
 
 class DocumentKey(NamedTuple):

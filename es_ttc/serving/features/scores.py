@@ -34,32 +34,63 @@ _NOT_STORED_WITH_DOCUMENTS = frozenset({Feature.FIRST_PASS, Feature.QUERY_TOKENS
 
 
 @dataclass(frozen=True)  # no slots: what follows from the fields is asked once per hit, and computed once
+class FeatureNeeds:
+    """The inputs that are read for a method, or for what a page shows of its hits.
+
+    Attributes:
+        reader: Name of the method, for messages.
+        required: Inputs that it does not work without.
+        optional: Further inputs that it uses where they are present.
+        partial: Whether documents that lack stored features are read too.
+        reversed: Whether the documents' encoder distinguishes roles, so that documents as queries are read.
+    """
+
+    reader: str
+    required: frozenset[Feature]
+    optional: frozenset[Feature]
+    partial: bool = False
+    reversed: bool = False
+
+    @cached_property
+    def needs(self) -> frozenset[Feature]:
+        """Stored features that every document must have."""
+        needed = self.required - _NOT_STORED_WITH_DOCUMENTS
+        return needed if self.reversed else needed - {Feature.REVERSED}
+
+    @cached_property
+    def stored(self) -> frozenset[Feature]:
+        """Stored features that are read."""
+        return self.needs | (self.optional - _NOT_STORED_WITH_DOCUMENTS)
+
+    @cached_property
+    def query_tokens(self) -> bool:
+        """Whether the query's token vectors are needed."""
+        return Feature.QUERY_TOKENS in self.required | self.optional
+
+    @cached_property
+    def encodes(self) -> bool:
+        """Whether the query is encoded."""
+        return bool(self.needs) or self.query_tokens
+
+
+@dataclass(frozen=True)  # no slots: what follows from the fields is computed once
 class Method:
     """A rescorer with the parameters of one request."""
 
     rescorer: Rescorer[Any]
     params: Params
     detail: bool
-    reversed: bool = False
     signals: bool = False
     """Whether the signals that it combines are returned with the scores; for `blend`."""
 
     @cached_property
-    def needs(self) -> frozenset[Feature]:
-        """Stored features that every scored document must have."""
-        needed = self.rescorer.needs(self.params) - _NOT_STORED_WITH_DOCUMENTS
-        return needed if self.reversed else needed - {Feature.REVERSED}
-
-    @cached_property
-    def reads_reversed(self) -> bool:
-        """Whether it reads documents as queries, for an encoder that distinguishes roles."""
-        return Feature.REVERSED in self.rescorer.needs(self.params)
-
-    @cached_property
-    def wants(self) -> frozenset[Feature]:
-        """Further stored features that are read; offsets only for details."""
-        only_for_details = frozenset() if self.detail else frozenset({Feature.OFFSETS})
-        return (self.rescorer.wants - only_for_details | self._takes) - self.needs - _NOT_STORED_WITH_DOCUMENTS
+    def features(self) -> FeatureNeeds:
+        """What it reads; offsets only for details."""
+        optional = self.rescorer.wants if self.detail else self.rescorer.wants - {Feature.OFFSETS}
+        if self.partial is not None:
+            optional |= self.partial.takes(self.params)
+        required = self.rescorer.needs(self.params)
+        return FeatureNeeds(self.rescorer.name, required, optional, partial=self.partial is not None)
 
     @cached_property
     def partial(self) -> PartialRescorer[Any] | None:
@@ -71,20 +102,6 @@ class Method:
         """Numeric fields of documents that are read."""
         reader = as_field_rescorer(self.rescorer)
         return () if reader is None else reader.fields(self.params)
-
-    @cached_property
-    def query_tokens(self) -> bool:
-        """Whether the query's token vectors are needed."""
-        return Feature.QUERY_TOKENS in self.rescorer.needs(self.params) | self._takes
-
-    @cached_property
-    def _takes(self) -> frozenset[Feature]:
-        return frozenset() if self.partial is None else self.partial.takes(self.params)
-
-    @cached_property
-    def encodes(self) -> bool:
-        """Whether the query is encoded."""
-        return bool(self.needs) or self.query_tokens
 
 
 @dataclass(slots=True)
@@ -104,18 +121,16 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
-class ScoringRequest:
-    """What a window is scored with.
+class WindowRequest:
+    """What a window is read for.
 
     Attributes:
-        method: The method.
         texts: The query's texts.
         begun: The query's encoding in progress, or None.
         caller: The request context with which features and calibrations are read.
         timings: Receives the times of the stages.
     """
 
-    method: Method
     texts: tuple[str, ...]
     begun: asyncio.Task[EncodedQuery] | None
     caller: Caller
@@ -148,6 +163,10 @@ class PreparedWindow:
     stale: frozenset[int] = frozenset()
     skipped: Mapping[int, SkipReason] = field(default_factory=dict)
 
+    def positions(self) -> dict[int, int]:
+        """Return the place of each hit of `window` among those that are in it, as `window` and `fields` hold them."""
+        return {place: number for number, place in enumerate(np.flatnonzero(self.mask).tolist())}
+
     def scored(self, values: Float32, first_pass: Float32, signals: Mapping[str, Float32]) -> "WindowScores":
         """Return the window with its scores."""
         prepared = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -167,10 +186,6 @@ class WindowScores(PreparedWindow):
     values: Float32
     first_pass: Float32
     signals: Mapping[str, Float32] = field(default_factory=dict)
-
-    def positions(self) -> dict[int, int]:
-        """Return the place of each hit with a score among those that have one, as `window` and `fields` hold them."""
-        return {place: number for number, place in enumerate(np.flatnonzero(self.mask).tolist())}
 
     def has(self, place: int) -> bool:
         """Return whether the hit at a place has a score; hits after the window have none."""

@@ -65,8 +65,7 @@ def lacks_reversed(method: str, indices: Sequence[str], *, attached: bool) -> Mi
     fix = (
         f"add them with `es-ttc attach {first} --chunks`"
         if attached
-        else "make the index anew with `es-ttc index create --chunks` and `es-ttc ingest`, or, if its features were "
-        f"attached, run `es-ttc detach {first}` and `es-ttc attach {first} --in-index --chunks`"
+        else "make the index anew with `es-ttc index create --chunks` and `es-ttc ingest`"
     )
     return MissingFeature(
         f"method [{method}] compares the query with documents encoded as queries too, and index "

@@ -27,11 +27,12 @@ from es_ttc.serving.features.index_meta import IndexEncoderLookup, IndexMeta
 from es_ttc.serving.features.keys import DocumentKey, unreadable, unsendable
 from es_ttc.serving.features.reader import FeatureReader, MissingFeatures, SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.features.scores import (
+    FeatureNeeds,
     Method,
     PreparedWindow,
-    ScoringRequest,
     SuppliedDocuments,
     Timings,
+    WindowRequest,
     WindowScores,
     checked_scores,
     first_pass_scores,
@@ -71,12 +72,17 @@ class WindowScorer:
         self, method: Method, texts: tuple[str, ...], caller: Caller
     ) -> asyncio.Task[EncodedQuery] | None:
         """Start to encode a query with the first encoder, before the window's encoder is known."""
-        return self._encoders.begin(texts, caller.indices, tokens=method.query_tokens) if method.encodes else None
+        return (
+            self._encoders.begin(texts, caller.indices, tokens=method.features.query_tokens)
+            if method.features.encodes
+            else None
+        )
 
     async def score(
         self,
         hits: Sequence[Mapping[str, Any]],
-        request: ScoringRequest,
+        method: Method,
+        request: WindowRequest,
         *,
         joined: int = 0,
         pinned: int = 0,
@@ -86,62 +92,63 @@ class WindowScorer:
     ) -> WindowScores:
         """Return the scores of hits.
 
-        Hits have the doc values of `ttc.hash`, `ttc.encoder` and `ttc.version`, and `_id` and `_version` if they may be
-        of an attached index. ``joined`` hits at the end are not of the first pass, ``pinned`` ones at the beginning
-        are pinned. ``encoder`` is the window's, None for that of the hits' indices, ``located`` where the features
-        are, None if that is to be found out. ``words`` are the scores of the query's words, None if they are the
-        engine's scores.
+        Hits have the doc values of `ttc.hash` and `ttc.encoder`, and `_id` if they may be of an attached index.
+        ``joined`` hits at the end are not of the first pass, ``pinned`` ones at the beginning are pinned. ``encoder``
+        is the window's, None for that of the hits' indices, ``located`` where the features are, None if that is to be
+        found out. ``words`` are the scores of the query's words, None if they are the engine's scores.
         """
         first_pass = first_pass_scores(hits)
-        numbers = await self._read_numbers(hits, request) if hits and request.method.fields else {}
+        numbers = await self._read_numbers(hits, method, request.caller) if hits and method.fields else {}
         relative = relative_scores(first_pass if words is None else words, pinned, joined)
         bare = Window([hit.get("_id", "") for hit in hits], relative, numbers=numbers)
-        if not hits or not request.method.encodes:
+        if not hits or not method.features.encodes:
             prepared = _without_features(bare, request)
         else:
-            prepared = await self._prepared(hits, bare, request, joined, encoder, located)
-        return await self._scored(prepared, first_pass, request)
+            if joined and method.features.partial:
+                bare = replace(bare, present={Feature.FIRST_PASS: np.arange(len(hits)) < len(hits) - joined})
+            prepared = await self.read(hits, bare, method.features, request, encoder=encoder, located=located)
+        return await self._scored(prepared, first_pass, method, request.timings)
 
-    async def _prepared(
+    async def read(
         self,
         hits: Sequence[Mapping[str, Any]],
         bare: Window,
-        request: ScoringRequest,
-        joined: int,
-        encoder: str | None,
-        located: FeatureLocations | None,
+        features: FeatureNeeds,
+        request: WindowRequest,
+        *,
+        encoder: str | None = None,
+        located: FeatureLocations | None = None,
     ) -> PreparedWindow:
-        """Return a window with features. What only reading them needs is freed here.
+        """Return the window of hits with features. What only reading them needs is freed here.
 
         After scoring, which reads up to a gigabyte, every object would have to be fetched from main memory again.
+        ``encoder`` and ``located`` are as :meth:`score` takes them.
         """
-        if joined and request.method.partial is not None:
-            bare = replace(bare, present={Feature.FIRST_PASS: np.arange(len(hits)) < len(hits) - joined})
-        located, known = await self._located(hits, request, encoder, located)
-        request = await self._with_roles(located, known, request)
+        located, known = await self._located(hits, features, request, encoder, located)
+        features = await self._with_roles(located, known, features, request)
         try:
-            found, encoded = await self._read(located, known, request)
+            found, encoded = await self._read(located, known, features, request)
             replaced = _was_replaced(known, found)
         except SideIndexUnreadable:
             replaced = True
         if replaced:
-            located, known = await self._located(hits, request, encoder)
-            found, encoded = await self._read(located, known, request)
-        _skip_faulty(located, found, request.method)
-        of_hits, complete = _of_hits(located, found, request.method)
+            located, known = await self._located(hits, features, request, encoder)
+            found, encoded = await self._read(located, known, features, request)
+        _skip_faulty(located, found, features)
+        of_hits, complete = _of_hits(located, found, features)
         if not complete.any():
             if located.skipped:
                 raise no_features(located.skipped)
-            await self._raise_missing(request.method.needs, hits, located, request)
-        return await self._with_features(bare, located, of_hits, complete, encoded, request)
+            await self._raise_missing(features, features.needs, hits, located, request.caller)
+        return await self._with_features(bare, located, of_hits, complete, encoded, features, request)
 
-    async def encoder_of(self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest) -> str | None:
+    async def encoder_of(self, hits: Sequence[Mapping[str, Any]], request: WindowRequest) -> str | None:
         """Return the encoder of hits that contain their own features; None if no hit does."""
         keys = _known(own_keys(hits))
         return await self._index_encoders.agreed(keys, request.caller) if keys else None
 
     async def score_sent(
-        self, documents: SuppliedDocuments, request: ScoringRequest, *, pinned: int = 0
+        self, documents: SuppliedDocuments, method: Method, request: WindowRequest, *, pinned: int = 0
     ) -> WindowScores | MissingFeatures:
         """Return the scores of documents that an engine's plugin reads, or the features that it must send.
 
@@ -149,32 +156,33 @@ class WindowScorer:
         """
         names = [str(place) for place in range(len(documents.keys))]
         bare = Window(names, relative_scores(documents.first_pass, pinned, 0))
-        if not request.method.encodes:
-            return await self._scored(_without_features(bare, request), documents.first_pass, request)
+        features = method.features
+        if not features.encodes:
+            prepared = _without_features(bare, request)
+            return await self._scored(prepared, documents.first_pass, method, request.timings)
         if not any(documents.keys):
             raise no_features({})
         located = FeatureLocations([*documents.keys])
         known = await self._usable(located, request, None, unsendable)
         if SkipReason.ENCODER in located.skipped.values():
             await self._encoder(located, known, request)  # raises before features of a wrong encoder are sent
-        request = await self._with_roles(located, known, request)
-        method = request.method
+        features = await self._with_roles(located, known, features, request)
         started = time.perf_counter()
-        found = await self._reader.window_of(known, method.needs | method.wants, documents.blobs, request.caller)
+        found = await self._reader.window_of(known, features.stored, documents.blobs, request.caller)
         request.timings.features += _ms_since(started)
         if isinstance(found, MissingFeatures):
             return found
-        _skip_faulty(located, found, method)
-        of_hits, complete = _of_hits(located, found, method)
+        _skip_faulty(located, found, features)
+        of_hits, complete = _of_hits(located, found, features)
         if not complete.any():
-            rest = method.needs - {Feature.REVERSED}
-            if rest != method.needs and any(rest <= stored.keys() for stored in found.documents):
+            rest = features.needs - {Feature.REVERSED}
+            if rest != features.needs and any(rest <= stored.keys() for stored in found.documents):
                 raise lacks_reversed(method.rescorer.name, [known[0].index], attached=False)
             raise no_features(located.skipped)
         encoder = await self._encoder(located, known, request)
-        encoded = await self._encoded(encoder, request)
-        prepared = await self._with_features(bare, located, of_hits, complete, encoded, request)
-        return await self._scored(prepared, documents.first_pass, request)
+        encoded = await self._encoded(encoder, features, request)
+        prepared = await self._with_features(bare, located, of_hits, complete, encoded, features, request)
+        return await self._scored(prepared, documents.first_pass, method, request.timings)
 
     async def details(self, scored: WindowScores, method: Method, places: Sequence[int]) -> list[dict[str, Any]]:
         """Return the method's details of scored documents."""
@@ -212,22 +220,24 @@ class WindowScorer:
         return checked_scores(np.asarray(scores), len(window), method.rescorer), signals
 
     async def _read_numbers(
-        self, hits: Sequence[Mapping[str, Any]], request: ScoringRequest
+        self, hits: Sequence[Mapping[str, Any]], method: Method, caller: Caller
     ) -> dict[str, NDArray[np.float64]]:
         """Return the numeric fields that the method reads, ``(n,)`` by name."""
-        caller, numbers = request.caller, numbers_of(hits, request.method.fields)
+        numbers = numbers_of(hits, method.fields)
         empty = [name for name, values in numbers.items() if np.isnan(values).all()]
         if empty and caller.pit is not None:
             indices = sorted({str(hit["_index"]) for hit in hits})
-            reads = f"method [{request.method.rescorer.name}] reads"
+            reads = f"method [{method.rescorer.name}] reads"
             await self._numbers.require(empty, reads, Caller(caller.headers), indices)
         return numbers
 
-    async def _scored(self, prepared: PreparedWindow, first_pass: Float32, request: ScoringRequest) -> WindowScores:
+    async def _scored(
+        self, prepared: PreparedWindow, first_pass: Float32, method: Method, timings: Timings
+    ) -> WindowScores:
         values = np.zeros(len(first_pass), np.float32)
         signals: Mapping[str, Float32] = {}
         if len(prepared.window):
-            run = self.run(request.method, prepared.query, prepared.window, request.timings)
+            run = self.run(method, prepared.query, prepared.window, timings)
             values[prepared.mask], signals = await run
         return prepared.scored(values, first_pass, signals)
 
@@ -238,44 +248,44 @@ class WindowScorer:
         of_hits: WindowFeatures,
         complete: NDArray[np.bool_],
         encoded: EncodedQuery,
-        request: ScoringRequest,
+        features: FeatureNeeds,
+        request: WindowRequest,
     ) -> PreparedWindow:
-        """Return a window of those documents that have what the method needs; at least one has."""
-        method, query = request.method, encoded.query
+        """Return a window of those documents that have the needed features; at least one has."""
+        query = encoded.query
         request.timings.encode = encoded.seconds * 1000
-        partial = method.partial is not None
         window, stored = bare, of_hits.documents
-        if not partial and not complete.all():
+        if not features.partial and not complete.all():
             window, stored = bare.part(np.flatnonzero(complete).tolist()), [*compress(stored, complete)]
-        made = columns(stored, method.needs | method.wants, partial=partial)
+        made = columns(stored, features.stored, partial=features.partial)
         window = replace(window, **{**made, "present": {**window.present, **made["present"]}})
-        query, window = await self._with_encoder_and_calibration(query, window, _known(located)[0], request)
-        offsets = [one[Feature.OFFSETS][1] if Feature.OFFSETS in one else () for one in stored] if method.detail else ()
+        query, window = await self._with_encoder_and_calibration(
+            query, window, _known(located)[0], features, request.caller
+        )
+        with_offsets = stored if Feature.OFFSETS in features.stored else ()
         return PreparedWindow(
             window=window,
             query=query,
-            mask=np.ones(len(complete), np.bool_) if partial else complete,
+            mask=np.ones(len(complete), np.bool_) if features.partial else complete,
             complete=complete,
             from_memory=of_hits.from_memory,
             encoder=encoded.key,
-            fields=offsets,
+            fields=[one[Feature.OFFSETS][1] if Feature.OFFSETS in one else () for one in with_offsets],
             stale=located.stale,
             skipped=located.skipped,
         )
 
     async def _with_encoder_and_calibration(
-        self, query: Query, window: Window, key: DocumentKey, request: ScoringRequest
+        self, query: Query, window: Window, key: DocumentKey, features: FeatureNeeds, caller: Caller
     ) -> tuple[Query, Window]:
-        """Return query and window with an encoding function and a calibration, if the method reads them."""
-        rescorer = request.method.rescorer
-        needs = rescorer.needs(request.method.params)
-        if Feature.ENCODER in needs:
+        """Return query and window with an encoding function and a calibration, if these are read."""
+        if Feature.ENCODER in features.required:
             query = replace(query, encode=encode_fn(await self._encoders.serving(key.encoder, key.index)))
-        if Feature.CALIBRATION in rescorer.wants:
-            calibration = await self._meta.calibration(key.index, key.encoder, request.caller)
-            if calibration is None and Feature.CALIBRATION in needs:
+        if Feature.CALIBRATION in features.optional:
+            calibration = await self._meta.calibration(key.index, key.encoder, caller)
+            if calibration is None and Feature.CALIBRATION in features.required:
                 raise MissingFeature(
-                    f"method [{rescorer.name}] needs a sample of the queries that index [{key.index}] is asked: "
+                    f"method [{features.reader}] needs a sample of the queries that index [{key.index}] is asked: "
                     f"give it one with `es-ttc calibrate queries {key.index} --queries FILE`"
                 )
             window = replace(window, calibration=calibration)
@@ -284,7 +294,8 @@ class WindowScorer:
     async def _located(
         self,
         hits: Sequence[Mapping[str, Any]],
-        request: ScoringRequest,
+        features: FeatureNeeds,
+        request: WindowRequest,
         encoder: str | None,
         located: FeatureLocations | None = None,
     ) -> tuple[FeatureLocations, list[DocumentKey]]:
@@ -295,13 +306,13 @@ class WindowScorer:
         if not any(located.keys):
             if located.skipped:
                 raise no_features(located.skipped)
-            await self._raise_missing(frozenset(), hits, located, request)
+            await self._raise_missing(features, frozenset(), hits, located, request.caller)
         return located, await self._usable(located, request, encoder, unreadable)
 
     async def _usable(
         self,
         located: FeatureLocations,
-        request: ScoringRequest,
+        request: WindowRequest,
         encoder: str | None,
         refusal: Callable[[DocumentKey], EngineError | None],
     ) -> list[DocumentKey]:
@@ -324,7 +335,7 @@ class WindowScorer:
         return known
 
     async def _encoder(
-        self, located: FeatureLocations, known: Sequence[DocumentKey], request: ScoringRequest
+        self, located: FeatureLocations, known: Sequence[DocumentKey], request: WindowRequest
     ) -> Encoder:
         """Return the documents' encoder; it is loaded only if it is also the encoder of their indices."""
         key = known[0]
@@ -335,32 +346,31 @@ class WindowScorer:
             raise no_features(located.skipped)
         return await self._encoders.serving(key.encoder, key.index)
 
-    async def _encoded(self, encoder: Encoder, request: ScoringRequest) -> EncodedQuery:
+    async def _encoded(self, encoder: Encoder, features: FeatureNeeds, request: WindowRequest) -> EncodedQuery:
         """Return the query's vectors for documents of an encoder."""
         return await self._encoders.finish(
-            encoder, request.texts, request.caller.indices, request.begun, tokens=request.method.query_tokens
+            encoder, request.texts, request.caller.indices, request.begun, tokens=features.query_tokens
         )
 
     async def _with_roles(
-        self, located: FeatureLocations, known: Sequence[DocumentKey], request: ScoringRequest
-    ) -> ScoringRequest:
-        """Return the request, with documents as queries among the method's needs if their encoder has such vectors."""
-        if not request.method.reads_reversed or not (await self._encoder(located, known, request)).distinguishes_roles:
-            return request
-        return replace(request, method=replace(request.method, reversed=True))
+        self, located: FeatureLocations, known: Sequence[DocumentKey], features: FeatureNeeds, request: WindowRequest
+    ) -> FeatureNeeds:
+        """Return the needed features, documents as queries among them if their encoder has such vectors."""
+        if Feature.REVERSED not in features.required:
+            return features
+        return replace(features, reversed=(await self._encoder(located, known, request)).distinguishes_roles)
 
     async def _read(
-        self, located: FeatureLocations, known: Sequence[DocumentKey], request: ScoringRequest
+        self, located: FeatureLocations, known: Sequence[DocumentKey], features: FeatureNeeds, request: WindowRequest
     ) -> tuple[WindowFeatures, EncodedQuery]:
         """Read features and encode the query at the same time."""
-        method = request.method
         encoder = await self._encoder(located, known, request)
-        query_task = asyncio.create_task(self._encoded(encoder, request))
+        query_task = asyncio.create_task(self._encoded(encoder, features, request))
         query_task.add_done_callback(ignore_failure)
         try:
             started = time.perf_counter()
             with span("features"):
-                found = await self._reader.window(known, method.needs | method.wants, request.caller)
+                found = await self._reader.window(known, features.stored, request.caller)
             request.timings.features += _ms_since(started)
             return found, await query_task
         finally:
@@ -368,28 +378,29 @@ class WindowScorer:
 
     async def _raise_missing(
         self,
-        needs: frozenset[Feature],
+        features: FeatureNeeds,
+        lacking: frozenset[Feature],
         hits: Sequence[Mapping[str, Any]],
         located: FeatureLocations,
-        request: ScoringRequest,
+        caller: Caller,
     ) -> NoReturn:
         """Raise the error for a window without the needed features."""
-        fields = {HASH, ENCODER, *(FEATURES[feature].name for feature in needs)}
+        fields = {HASH, ENCODER, *(FEATURES[feature].name for feature in lacking)}
         indices = sorted({str(hit["_index"]) for hit in hits})
         own = [index for index in indices if index not in located.sides]
         sides = sorted(filter(None, located.sides.values()))
-        mapped = await mapped_fields(self._upstream, request.caller, own, fields) if own else set()
+        mapped = await mapped_fields(self._upstream, caller, own, fields) if own else set()
         if sides:
-            mapped |= await mapped_fields(self._upstream, self._attached.side_caller(request.caller), sides, fields)
-        lacking = sorted(fields - mapped)
-        if not lacking or (located.sides and not sides):
+            mapped |= await mapped_fields(self._upstream, self._attached.side_caller(caller), sides, fields)
+        unmapped = sorted(fields - mapped)
+        if not unmapped or (located.sides and not sides):
             raise no_features({})
-        if lacking == [REVERSED]:
-            raise lacks_reversed(request.method.rescorer.name, indices, attached=bool(sides))
+        if unmapped == [REVERSED]:
+            raise lacks_reversed(features.reader, indices, attached=bool(sides))
         names = ", ".join(indices)
-        flag = " --chunks" if {CHUNKS, REVERSED} & set(lacking) else ""
+        flag = " --chunks" if {CHUNKS, REVERSED} & set(unmapped) else ""
         raise MissingFeature(
-            f"method [{request.method.rescorer.name}] needs [{', '.join(lacking)}], which index [{names}] does not "
+            f"method [{features.reader}] needs [{', '.join(unmapped)}], which index [{names}] does not "
             f"have: add it with `es-ttc attach{flag}`, or make an index that has it with `es-ttc index create{flag}` "
             "and `es-ttc ingest`"
         )
@@ -407,11 +418,11 @@ def _skip(located: FeatureLocations, reason: SkipReason, applies: Callable[[Docu
     return _known(located)
 
 
-def _skip_faulty(located: FeatureLocations, found: WindowFeatures, method: Method) -> None:
-    """Note the documents with a faulty feature that the method needs."""
+def _skip_faulty(located: FeatureLocations, found: WindowFeatures, features: FeatureNeeds) -> None:
+    """Note the documents with a faulty feature that is needed."""
     for place, key in enumerate(located.keys if found.faults else ()):
         faults = found.faults.get(key, {}) if key is not None else {}
-        fault = next((faults[feature] for feature in sorted(faults) if feature in method.needs), None)
+        fault = next((faults[feature] for feature in sorted(faults) if feature in features.needs), None)
         if fault is not None:
             located.skipped[place] = fault
 
@@ -422,7 +433,7 @@ def _was_replaced(known: Sequence[DocumentKey], found: WindowFeatures) -> bool:
     return any(key.side and key not in found.faults for key in lacking_all)
 
 
-def _without_features(bare: Window, request: ScoringRequest) -> PreparedWindow:
+def _without_features(bare: Window, request: WindowRequest) -> PreparedWindow:
     """Return a window for a method that reads no features."""
     every = np.ones(len(bare), np.bool_)
     query = Query(next(iter(request.texts), ""), np.zeros((0, 0), np.float32))
@@ -430,15 +441,15 @@ def _without_features(bare: Window, request: ScoringRequest) -> PreparedWindow:
 
 
 def _of_hits(
-    located: FeatureLocations, found: WindowFeatures, method: Method
+    located: FeatureLocations, found: WindowFeatures, features: FeatureNeeds
 ) -> tuple[WindowFeatures, NDArray[np.bool_]]:
-    """Return the features of each hit, and which hits have all that the method needs; the others have none."""
+    """Return the features of each hit, and which hits have all that are needed; the others have none."""
     documents, complete = found.documents, np.ones(len(located.keys), np.bool_)
     if len(documents) < len(complete):
         of_known = iter(documents)
         documents = [{} if key is None else next(of_known) for key in located.keys]
         complete[:] = [key is not None for key in located.keys]
-    for feature in method.needs:
+    for feature in features.needs:
         complete[[place for place, stored in enumerate(documents) if feature not in stored]] = False
     if not complete.all():
         documents = [stored if whole else {} for stored, whole in zip(documents, complete.tolist(), strict=True)]

@@ -26,11 +26,11 @@ from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors, together
-from es_ttc.serving.features.attached import MARK_FIELDS, Mark, changed_inside, identity_of, mark_of, own_key
-from es_ttc.serving.features.attached import Identity as SourceIdentity
+from es_ttc.serving.deadline import Deadline
+from es_ttc.serving.features.attached import MARK_FIELDS, Mark, mark_of, own_key
 from es_ttc.serving.features.columns import columns
 from es_ttc.serving.features.decoding import Stored, consistent, features_from_hit
-from es_ttc.serving.features.keys import MARKS, DocumentKey, marks_of, unreadable
+from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, RoutedId, marks_of, unreadable
 from es_ttc.serving.features.reader import SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
@@ -44,7 +44,6 @@ A = ParamSpec("A")
 T = TypeVar("T")
 
 Hit = Mapping[str, Any]
-Identity = tuple[str, str, str | None]
 """A document's index, id and routing; if documents are identified by content, its index and content hash."""
 MakeBody = Callable[[int, Sequence[Any]], Body]
 """Makes the search for a number of neighbours under some filters."""
@@ -69,7 +68,7 @@ class SearchContext:
     caller: Caller
     encoder: str  # of the searched vectors
     shared: Mapping[str, Any]  # parts of the caller's body that the filter may depend on
-    end: float  # `time.perf_counter` at the deadline
+    deadline: Deadline
 
 
 class AmbiguousContent(Exception):
@@ -110,27 +109,28 @@ class EngineSearch:
     ) -> None:
         self.named = named
         self.details = details
+        self.deadline = context.deadline
         self.ids: list[tuple[str, str]] = []
         self.hits: dict[int, Hit] = {}
         self.keys: list[DocumentKey] = []
         self.fields: dict[int, tuple[str, ...]] = {}
         self.feature_ms = 0.0
-        self.skipped: dict[Identity, SkipReason] = {}
-        self.stale: set[Identity] = set()
+        self.skipped: dict[DocumentId, SkipReason] = {}
+        self.stale: set[DocumentId] = set()
         self._clause = clause
         self._context = context
         self._client = client
         self._gateway = gateway
-        self._fields = fields or {"_source": False, "docvalue_fields": MARKS, "version": True}
+        self._fields = fields or {"_source": False, "docvalue_fields": MARKS}
         self._send = send or client.search
         self._hit_features: dict[int, Stored] = {}
-        self._numbers: dict[Identity, int] = {}
+        self._numbers: dict[DocumentId, int] = {}
         self._dims = 0
 
     @property
     def seconds_left(self) -> float:
         """The seconds until the deadline."""
-        return max(0.0, self._context.end - time.perf_counter())
+        return self.deadline.left
 
     async def nearest(
         self,
@@ -213,22 +213,12 @@ class EngineSearch:
         found = answer["hits"]["hits"]
         if not self.named:
             _require_distinct(found)
-        numbered = [(number, hit) for hit in await self._current(found) if (number := self._number(hit)) is not None]
+        numbered = [(number, hit) for hit in found if (number := self._number(hit)) is not None]
         if features:
             for number, hit in numbered:
                 self._hit_features[number] = features_from_hit(self.keys[number], hit, features)
         scores = [hit.get("_score") for _, hit in numbered]
         return neighbours([number for number, _ in numbered], scores), len(found) < count
-
-    async def _current(self, hits: Sequence[Hit]) -> Sequence[Hit]:
-        """Return hits without documents whose own features are of an earlier text."""
-        changed = [hit for hit in hits if changed_inside(hit)]
-        if not changed:
-            return hits
-        located = await self._gateway.attached.locate(changed, self._context.caller)
-        gone = {_identity(hit) for hit, key in zip(changed, located.keys, strict=True) if key is None}
-        self.stale |= gone
-        return [hit for hit in hits if _identity(hit) not in gone]
 
     async def _read_all(
         self, documents: Sequence[int], needs: frozenset[Feature], wants: frozenset[Feature]
@@ -237,14 +227,15 @@ class EngineSearch:
         keys = {document: self.keys[document] for document in documents if unreadable(self.keys[document]) is None}
         read = await self._read(list(keys.values()), needs | wants)
         stored = dict(zip(keys, read.documents, strict=True))
-        identities = {number: identity for identity, number in self._numbers.items()} if read.faults else {}
+        complete = len(keys) == len(documents) and not read.faults
+        named = {} if complete else {number: document for document, number in self._numbers.items()}
         for document in documents:
             if document not in keys:
-                self.skipped[(*self.ids[document], None)] = SkipReason.LAYOUT
+                self.skipped[named[document]] = SkipReason.LAYOUT
             elif faults := read.faults.get(keys[document]):
                 fault = next((faults[feature] for feature in sorted(faults) if feature in needs), None)
                 if fault is not None:
-                    self.skipped[identities[document]] = fault
+                    self.skipped[named[document]] = fault
         return [stored.get(document, {}) for document in documents]
 
     async def _read(self, keys: Sequence[DocumentKey], features: frozenset[Feature]) -> WindowFeatures:
@@ -254,17 +245,19 @@ class EngineSearch:
         """Return the number of a document with its own features; None if they are of another encoder."""
         key = own_key(hit)
         if key is not None and key.encoder == self._context.encoder:
-            return self._numbered(_identity(hit) if self.named else (key.index, key.hash, None), key, hit)
+            return self._numbered(
+                DocumentId.of(hit) if self.named else DocumentId(key.index, RoutedId(key.hash, None)), key, hit
+            )
         shown = str(hit.get("_id", hit.get("fields", {}).get(HASH, [""])[0]))
         reason = SkipReason.MARKS if key is None else SkipReason.ENCODER
-        self.skipped[str(hit["_index"]), shown, hit.get("_routing")] = reason
+        self.skipped[DocumentId(str(hit["_index"]), RoutedId(shown, hit.get("_routing")))] = reason
         return None
 
-    def _numbered(self, document: Identity, key: DocumentKey, hit: Hit) -> int:
+    def _numbered(self, document: DocumentId, key: DocumentKey, hit: Hit) -> int:
         """Return a document's number; a new document gets the next one."""
         number = self._numbers.setdefault(document, len(self.ids))
         if number == len(self.ids):
-            self.ids.append(document[:2])
+            self.ids.append((document.index, document.routed.id))
             self.keys.append(key)
         self.hits[number] = hit
         return number
@@ -288,8 +281,8 @@ class SideIndexSearch(EngineSearch):
         super().__init__(clause, context, client, gateway, details=details, fields=fields, send=send)
         self._indices = indices
         self._uuids: dict[str, asyncio.Task[str | None]] = {}
-        self._matching: dict[str, dict[SourceIdentity, Hit]] = {}
-        self._numbers_of_source: dict[tuple[str, SourceIdentity], int | None] = {}
+        self._matching: dict[str, dict[RoutedId, Hit]] = {}
+        self._numbers_of_source: dict[DocumentId, int | None] = {}
 
     async def _nearest(self, body: MakeBody, k: int, features: frozenset[Feature]) -> NearestDocuments:
         searches = [
@@ -320,32 +313,32 @@ class SideIndexSearch(EngineSearch):
         hits = answer["hits"]["hits"]
         marked = [(hit, mark) for hit in hits if (mark := mark_of(hit)) is not None]
         await self._number_permitted(side, dict(mark for _, mark in marked))
-        scored = [(self._numbers_of_source[side.source, document], hit.get("_score")) for hit, (document, _) in marked]
+        known = self._numbers_of_source
+        scored = [(known[DocumentId(side.source, routed)], hit.get("_score")) for hit, (routed, _) in marked]
         permitted = [(number, score) for number, score in scored if number is not None]
         exhausted = len(hits) < count or (bool(filters) and count == most)
         return neighbours([number for number, _ in permitted], [score for _, score in permitted]), exhausted
 
-    async def _number_permitted(self, side: SideIndex, marks: Mapping[SourceIdentity, Mark]) -> None:
+    async def _number_permitted(self, side: SideIndex, marks: Mapping[RoutedId, Mark]) -> None:
         """Give a number to each new document that the source returns to the caller; None to the others."""
-        new = {
-            document: mark for document, mark in marks.items() if (side.source, document) not in self._numbers_of_source
-        }
+        known = self._numbers_of_source
+        new = {routed: mark for routed, mark in marks.items() if DocumentId(side.source, routed) not in known}
         if not new:
             return
         hits, uuid = await asyncio.gather(self._source_hits(side, new), self._uuid(side.source))
         keys = await self._gateway.attached.current(hits, new, uuid, self._context.caller)
-        for document in new:
-            self._numbers_of_source[side.source, document] = None
+        for routed in new:
+            known[DocumentId(side.source, routed)] = None
         for hit, key in zip(hits, keys, strict=True):
-            document = identity_of(hit)
+            document = DocumentId(side.source, RoutedId.of(hit))
             if key is None:
-                self.stale.add((side.source, *document))
+                self.stale.add(document)
             elif key.encoder != self._context.encoder:
-                self.skipped[(side.source, *document)] = SkipReason.ENCODER
+                self.skipped[document] = SkipReason.ENCODER
             else:
-                self._numbers_of_source[side.source, document] = self._numbered((side.source, *document), key, hit)
+                known[document] = self._numbered(document, key, hit)
 
-    async def _source_hits(self, side: SideIndex, marks: Mapping[SourceIdentity, Mark]) -> list[Hit]:
+    async def _source_hits(self, side: SideIndex, marks: Mapping[RoutedId, Mark]) -> list[Hit]:
         """Return the hits of those documents that the source returns to the caller under the clause's filter."""
         found = self._matching.get(side.source)
         if found is None:
@@ -355,17 +348,17 @@ class SideIndexSearch(EngineSearch):
             found = await self._search_source(side, [{"ids": {"values": ids}}], size)
         return [found[document] for document in marks if document in found]
 
-    async def _all_matching(self, side: SideIndex) -> dict[SourceIdentity, Hit]:
+    async def _all_matching(self, side: SideIndex) -> dict[RoutedId, Hit]:
         """Return the hits of all documents that the source returns to the caller under the filter; searched once."""
         if side.source not in self._matching:
             self._matching[side.source] = await self._search_source(side, [], side.matching)
         return self._matching[side.source]
 
-    async def _search_source(self, side: SideIndex, queries: Sequence[Any], size: int) -> dict[SourceIdentity, Hit]:
+    async def _search_source(self, side: SideIndex, queries: Sequence[Any], size: int) -> dict[RoutedId, Hit]:
         filters = [*queries, {"term": {"_index": side.source}}, *self._clause.filters]
         body = {**self._context.shared, "query": {"bool": {"filter": filters}}, "size": size, "track_total_hits": False}
         [answer] = await self._send([body | self._fields])
-        return {identity_of(hit): hit for hit in answer["hits"]["hits"]}
+        return {RoutedId.of(hit): hit for hit in answer["hits"]["hits"]}
 
     async def _uuid(self, index: str) -> str | None:
         if index not in self._uuids:  # searches of several vectors ask once
@@ -412,10 +405,5 @@ def neighbours(numbers: Sequence[int], scores: Sequence[float | None]) -> Neares
 
 
 def _require_distinct(hits: Sequence[Hit]) -> None:
-    marks = marks_of(hits)
-    if any(mark is None or mark[2] for mark in marks) or any(map(changed_inside, hits)):
+    if any(mark is None or mark[2] for mark in marks_of(hits)):
         raise AmbiguousContent
-
-
-def _identity(hit: Hit) -> Identity:
-    return str(hit["_index"]), str(hit["_id"]), hit.get("_routing")

@@ -16,7 +16,7 @@ from es_ttc.rescorers.base import Feature, Params, Query
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Retrieved, Retriever
-from es_ttc.serving.deadline import ScoringError, attempt, budget_ms, fell_back
+from es_ttc.serving.deadline import Deadline, ScoringError, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.field_types import mapped_fields
 from es_ttc.serving.gateway import Gateway
@@ -152,8 +152,9 @@ class _Retrieval:
         if method is None:
             return RetrievalResult(clause, native)
         timeout_ms = (section.timeout_ms if section else None) or self._gateway.settings.default_timeout_ms
-        end = time.perf_counter() + budget_ms(timeout_ms, request.timeout_ms, request.started) / 1000
-        context = SearchContext(self._product, request.caller, indices.encoder or "", shared_parts(request.body), end)
+        deadline = Deadline.within(timeout_ms, timeout_ms=request.timeout_ms, started=request.started)
+        shared = shared_parts(request.body)
+        context = SearchContext(self._product, request.caller, indices.encoder or "", shared, deadline)
         outcome = await self._retrieved(method, query, context, indices)
         if isinstance(outcome, SideIndexReplaced) and not again:
             raise outcome
@@ -199,11 +200,9 @@ class _Retrieval:
             self._gateway.metrics.skipped(search.skipped.values())
             return _replacement(self._clause, method, found, search, filters)
 
-        began, budget = time.perf_counter(), search.seconds_left * 1000
+        began = time.perf_counter()
         try:
-            return await attempt(
-                retrieved(), what="retrieval", method=method.name, budget_ms=budget, not_caught=AmbiguousContent
-            )
+            return await search.deadline.run(retrieved(), "retrieval", method=method.name, not_caught=AmbiguousContent)
         finally:
             self._took["features"] += search.feature_ms
             self._took["search"] += (time.perf_counter() - began) * 1000 - search.feature_ms
@@ -215,14 +214,12 @@ class _Retrieval:
             raise MissingText("[query_text] is empty: the query has no text to search by")
         tokens = method is not None and Feature.QUERY_TOKENS in method.needs(self._params)
         searched = {clause.field} if method is None else {FIELDS[among] for among in method.searches(self._params)}
-        unsearchable = self._product == "opensearch" and VECTOR in searched
         target = self._request.caller.indices
         begun = encoders.begin(clause.texts, target, tokens=tokens) if clause.texts and self._request.accepted else None
         try:
             shared = shared_parts(self._request.body)
-            indices = await searched_indices_of(self._client, clause.filters, shared, unsearchable=unsearchable)
+            indices = await searched_indices_of(self._client, clause.filters, shared)
             await self._require_fields(searched, indices)
-            indices.require_searchable()
             if indices.encoder is None:
                 return indices, None
             if clause.vector is not None:

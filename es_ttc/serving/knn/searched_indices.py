@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from es_ttc.common.caches import ExpiringCache
-from es_ttc.errors import EncoderMismatch, MissingFeature
+from es_ttc.errors import EncoderMismatch
 from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_CANDIDATES
-from es_ttc.index.mappings.spec import ENCODER, STATE, VECTOR
+from es_ttc.index.mappings.spec import ENCODER, STATE
 from es_ttc.serving.answer_forms import TERMS, require_form
 from es_ttc.serving.http.caller import CallerKeys
 from es_ttc.serving.knn.searches import Answer, Body, SearchClient, require_complete
@@ -25,11 +25,6 @@ _FEW = 1000
 _COUNT: Body = {"size": 0, "track_total_hits": False}
 _BY_INDEX = {"terms": {"field": "_index", "size": MAX_CANDIDATES}}
 _COUNTS = {"encoders": {"terms": {"field": ENCODER, "size": 10}}, "indices": _BY_INDEX}
-_UNSEARCHABLE = {
-    "filter": {"bool": {"filter": [{"term": {STATE: READY}}], "must_not": [{"exists": {"field": VECTOR}}]}},
-    "aggs": {"indices": _BY_INDEX},
-}
-"""Documents whose vector is not in a field that kNN searches: OpenSearch has none without ``index.knn``."""
 _NO_INDEX: Answer = {"indices": {"buckets": []}}  # a search of no index has no aggregations
 _BY_BOTH = {**_BY_INDEX, "aggs": {"encoders": {"terms": {"field": ENCODER, "size": 1}}}}
 
@@ -61,34 +56,20 @@ class SearchedIndices:
     encoder: str | None  # of all vectors; None if no document that the caller may read has one
     own: bool  # whether documents contain vectors themselves
     sides: Sequence[SideIndex]
-    unsearchable: Sequence[str] = ()  # indices whose documents contain vectors that kNN cannot search
     counts: Mapping[str, int] = field(default_factory=dict)  # by index, documents that the caller may read
 
-    def require_searchable(self) -> None:
-        """Raise a MissingFeature if kNN would skip documents that have vectors."""
-        if self.unsearchable:
-            raise MissingFeature(
-                f"kNN cannot search the vectors in index [{', '.join(self.unsearchable)}], which was created without "
-                "[index.knn]: attach it without --in-index (after `es-ttc detach`), or reindex it into an index with "
-                "[index.knn: true]"
-            )
+
+def count_request(shared: Body) -> Body:
+    """Return the search that counts documents by encoder and by index."""
+    return {**shared, **_COUNT, "aggs": _COUNTS}
 
 
-def count_request(shared: Body, *, unsearchable: bool) -> Body:
-    """Return the search that counts documents by encoder and by index; also those whose vector kNN cannot search."""
-    aggregations = {**_COUNTS, "unsearchable": _UNSEARCHABLE} if unsearchable else _COUNTS
-    return {**shared, **_COUNT, "aggs": aggregations}
-
-
-async def searched_indices_of(
-    client: SearchClient, filters: Sequence[Any], shared: Body, *, unsearchable: bool
-) -> SearchedIndices:
+async def searched_indices_of(client: SearchClient, filters: Sequence[Any], shared: Body) -> SearchedIndices:
     """Return the indices that a clause searches, or raise an EncoderMismatch for vectors of several encoders."""
-    [answer] = await client.search([count_request(shared, unsearchable=unsearchable)])
+    [answer] = await client.search([count_request(shared)])
     if "aggregations" not in answer:  # there is no index: a pattern that matches none
         return SearchedIndices(None, own=False, sides=())
     encoders = _encoders(answer)
-    useless = [*_counts_by_index(answer["aggregations"].get("unsearchable", {}))] if unsearchable else []
     if len(encoders) > 1:
         [answer] = await client.search([{**shared, **_COUNT, "aggs": {**_COUNTS, "indices": _BY_BOTH}}])
         encoders = _most_of_each(answer)
@@ -106,7 +87,7 @@ async def searched_indices_of(
             f"the searched documents have vectors of two encoders, [{encoders[0]}] and [{encoders[1]}]: search one of "
             "them at a time, or ingest one of them again"
         )
-    return SearchedIndices(encoders[0] if encoders else None, own, sides, useless, counts)
+    return SearchedIndices(encoders[0] if encoders else None, own, sides, counts)
 
 
 async def matched_again(

@@ -91,7 +91,12 @@ class Section(BaseModel):
         description="Whether hits contain their first-pass rank and the method's details. `map`: also the cosines of "
         "each token of a hit's text with the query, by scale and by query token. In `rescore` only.",
     )
-    score_mode: ScoreMode = Field(ScoreMode.REPLACE, description="How both scores are combined.", strict=False)
+    score_mode: ScoreMode = Field(
+        ScoreMode.REPLACE,
+        description="How both scores are combined. Without it, what the query says besides its words (functions, "
+        "boosts, demotions) multiplies the score of `blend`, `hybrid` and `learned`.",
+        strict=False,
+    )
     query_weight: Weight = Field(1.0, description="Weight of the first-pass score.")
     rescore_query_weight: Weight = Field(1.0, description="Weight of the method's score.")
     candidates: Candidates | None = Field(

@@ -25,10 +25,11 @@ from es_ttc.engine.versions import Product
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.spec import VECTOR
 from es_ttc.retrievers.base import NearestDocuments
+from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.engine_requests import EngineRefusal
-from es_ttc.serving.features.attached import FeatureLocations, changed_inside, own_keys
+from es_ttc.serving.features.attached import FeatureLocations, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
-from es_ttc.serving.features.keys import MARKS, DocumentKey, identities
+from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, content_ids
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
@@ -152,7 +153,7 @@ class CandidateSearch:
         self._tokens = tokens
         self._caller = request.caller(item)
         self._filters: list[Any] | None = None
-        self._keys: dict[str, DocumentKey] = {}  # by index, id and routing, of documents found in side indices
+        self._keys: dict[DocumentId, DocumentKey] = {}  # of documents found in side indices
         self._mapped_fields: frozenset[str] = frozenset()
         self.obstacle = obstacle(plan)
         if self.obstacle is None:
@@ -210,7 +211,7 @@ class CandidateSearch:
     async def _located(self, hits: Sequence[Mapping[str, Any]]) -> FeatureLocations:
         """Return where the features of hits are; the search of side indices has found that out already."""
         if self._keys:
-            return FeatureLocations([self._keys.get(_name(hit)) for hit in hits])
+            return FeatureLocations([self._keys.get(DocumentId.of(hit)) for hit in hits])
         return await self._gateway.attached.locate(hits, self._caller)
 
     async def _required(self) -> list[Any]:
@@ -230,7 +231,7 @@ class CandidateSearch:
         return await self._nearest(indices)
 
     async def _found(self, known: SearchedIndices | None = None) -> list[dict[str, Any]]:
-        """Return the hits of the nearest documents, with ids where only these tell whether their features are stale."""
+        """Return the hits of the nearest documents."""
         found = None if self._early is None else await asyncio.shield(self._early)  # the window may be ranked twice
         if found is not None:
             return found
@@ -247,17 +248,12 @@ class CandidateSearch:
             filters, vectors = await self._required(), await self._vectors(indices.encoder)
             if indices.sides:
                 return await self._in_side_indices(indices, indices.encoder, vectors, filters)
-            found = await self._own_vectors(indices.encoder, vectors, filters, named=False)
-            if any(map(changed_inside, found)):
-                found = await self._own_vectors(indices.encoder, vectors, filters, named=True)
-            return found
+            return await self._own_vectors(indices.encoder, vectors, filters)
 
-    async def _own_vectors(
-        self, encoder: str, vectors: Float32, filters: Sequence[Any], *, named: bool
-    ) -> list[dict[str, Any]]:
+    async def _own_vectors(self, encoder: str, vectors: Float32, filters: Sequence[Any]) -> list[dict[str, Any]]:
         """Return the hits that the engine finds by the documents' own vectors."""
         body = _nearest_to_any(await self._gateway.upstream.product(), vectors, self._count, filters)
-        answer = await self._send({**body, **self._marks, **({} if named else {"stored_fields": "_none_"})})
+        answer = await self._send({**body, **self._marks, "stored_fields": "_none_"})
         hits: list[dict[str, Any]] = answer["hits"]["hits"]
         keys = own_keys(hits).keys
         return [hit for hit, key in zip(hits, keys, strict=True) if key is not None and key.encoder == encoder]
@@ -269,19 +265,16 @@ class CandidateSearch:
         return encoded.query.vectors
 
     async def _searched_indices(self) -> SearchedIndices:
-        unsearchable = await self._gateway.upstream.product() == "opensearch"
         async with self._client() as client:
-            indices = await searched_indices_of(client, [], shared_parts(self._plan.body), unsearchable=unsearchable)
-            indices.require_searchable()
-            return indices
+            return await searched_indices_of(client, [], shared_parts(self._plan.body))
 
     async def _in_side_indices(
         self, indices: SearchedIndices, encoder: str, vectors: Float32, filters: Sequence[Any]
     ) -> list[dict[str, Any]]:
         """Return the sources' hits of the documents that are found by vectors in side indices."""
         product, shared = await self._gateway.upstream.product(), shared_parts(self._plan.body)
-        never = float("inf")  # the scoring timeout ends the search
-        context = SearchContext(product, self._caller, encoder, shared, never)
+        deadline = Deadline()  # the scoring timeout ends the search
+        context = SearchContext(product, self._caller, encoder, shared, deadline)
 
         async def send(bodies: Sequence[Body]) -> list[Mapping[str, Any]]:
             return [await self._send(body) for body in bodies]
@@ -294,7 +287,7 @@ class CandidateSearch:
             )
             nearest = await search.nearest(vectors, self._count)
         numbers = in_turn(nearest)[: self._count]
-        self._keys = {_name(search.hits[number]): search.keys[number] for number in numbers}
+        self._keys = {DocumentId.of(search.hits[number]): search.keys[number] for number in numbers}
         return [dict(search.hits[number]) for number in numbers]
 
     def _client(self) -> AbstractAsyncContextManager[SearchClient]:
@@ -312,8 +305,7 @@ class CandidateSearch:
         query = without_inner_hits(parts.query or self._plan.body.get("query")) or {"match_all": {}}
         named = parts.named(further=[{"bool": {"must": [query], "_name": _QUERY}}])
         return {
-            **shared_parts(self._plan.body), "_source": False, "docvalue_fields": fields, "version": True,
-            "post_filter": named,
+            **shared_parts(self._plan.body), "_source": False, "docvalue_fields": fields, "post_filter": named,
         }  # fmt: skip
 
     async def _send(self, body: Body) -> dict[str, Any]:
@@ -348,8 +340,8 @@ def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[dict[str, Any]]) 
 
 def _places_of_others(hits: Sequence[Mapping[str, Any]], held: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the places of hits whose documents are not among those of others."""
-    left, places = Counter(identities(held)), []
-    for place, identity in enumerate(identities(hits)):
+    left, places = Counter(content_ids(held)), []
+    for place, identity in enumerate(content_ids(hits)):
         if left[identity]:
             left[identity] -= 1
         else:
@@ -361,10 +353,6 @@ def in_turn(nearest: Sequence[NearestDocuments]) -> list[int]:
     """Return the documents nearest to some vectors, the nearest of each first, each document once."""
     rows = zip_longest(*(one.documents.tolist() for one in nearest))
     return [*dict.fromkeys(document for row in rows for document in row if document is not None)]
-
-
-def _name(hit: Mapping[str, Any]) -> str:
-    return f"{hit['_index']}\n{hit['_id']}\n{hit.get('_routing')}"
 
 
 def any_clause(product: Product, filters: Sequence[Any] = ()) -> KnnClause:

@@ -9,7 +9,7 @@ section stands in `ext`.
 Several items with a section run in order. Each has a plan of its own, which differs in section, texts and window.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
@@ -19,7 +19,6 @@ from pydantic import Field
 from es_ttc.common.entry_points import parse_params
 from es_ttc.common.validation import shown, unknown_field
 from es_ttc.errors import EsTtcError, InvalidRequest, MissingText, SeveralTexts
-from es_ttc.index.mappings.attached import VERSION
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer, RerankerSignal
@@ -48,9 +47,7 @@ _WINDOW_SIZE = "window_size"
 _RESCORE_KEYS = [_WINDOW_SIZE, KEY]
 _NO_STORED_FIELDS = "_none_"
 _TOTAL_UP_TO = 10_000
-_NEED_STORED_FIELDS = frozenset(
-    {"_source", "_source_excludes", "_source_includes", "fields", "highlight", "script_fields", "version"}
-)
+_NEED_STORED_FIELDS = frozenset({"_source_excludes", "_source_includes", "fields", "highlight", "script_fields"})
 _LEARNING_TO_RANK = "learning_to_rank"
 _RETRIEVER = "retriever"
 _ALL_THEIR_HITS = frozenset({"standard", "knn"})
@@ -83,8 +80,7 @@ _SAFE_VALUES: Mapping[str, tuple[str, ...]] = {
 """URL parameters that mean nothing with these values."""
 PARAMS_OF_HITS = frozenset(
     {
-        "_source", "_source_excludes", "_source_includes", "docvalue_fields", "explain", "seq_no_primary_term",
-        "stored_fields", "version",
+        "_source", "_source_excludes", "_source_includes", "explain", "seq_no_primary_term", "stored_fields", "version",
     }
 )  # fmt: skip
 """URL parameters that affect only the contents of hits."""
@@ -140,7 +136,6 @@ class SearchPlan:
         body: The body for the engine.
         params: The URL parameters for the engine.
         hidden: Doc-value fields that only the gateway requested: they are removed from the response.
-        hidden_marks: The same for the parts of hits that identify a document's version.
         hide_ids: Whether the caller requested hits without `_id` (`stored_fields: _none_`).
         timeout_ms: The caller's own search timeout, in ms, or None.
         highlights: Fields of `highlight` whose fragments are passages.
@@ -163,7 +158,6 @@ class SearchPlan:
     body: dict[str, Any]
     params: list[tuple[str, str]]
     hidden: tuple[str, ...]
-    hidden_marks: tuple[str, ...]
     hide_ids: bool
     explain: bool
     timeout_ms: float | None
@@ -218,8 +212,7 @@ class SearchPlan:
         """Return the plan of a search whose hits contain the doc values of further fields."""
         if not fields or self.problem is not None:
             return self
-        patterns = _doc_value_patterns(self.body, dict(self.params))
-        missing = tuple(name for name in fields if not any(fnmatchcase(name, pattern) for pattern in patterns))
+        missing = _not_asked(self.body, fields)
         body = {**self.body, "docvalue_fields": [*self.body["docvalue_fields"], *missing]}
         return replace(
             self, body=body, hidden=(*self.hidden, *missing), numbers=tuple(dict.fromkeys((*self.numbers, *fields)))
@@ -234,7 +227,9 @@ class SearchPlan:
         """The doc-value fields with documents' groups; empty if the request does not collapse."""
         if self.collapse is None:
             return []
-        return [entry for entry in self.body["docvalue_fields"] if _field_name(entry) == self.collapse.field]
+        name = self.collapse.field
+        asked = [entry for entry in self.body["docvalue_fields"] if _matches(entry, name)]
+        return [{**entry, "field": name} if isinstance(entry, dict) else name for entry in asked]
 
 
 def plan_search(
@@ -289,11 +284,8 @@ def plan_search(
     hide_ids = _take_none_fields(rest, url)
     if hide_ids and plain:
         plain["stored_fields"] = _NO_STORED_FIELDS
-    hidden = _ask_for_doc_values(rest, url) + _ask_for_texts(rest, highlights)
-    hidden_marks = _ask_for_version(rest, url)
-    if rest.get("version") is True and plain:
-        plain["version"] = not hidden_marks
-    if collapse is not None and collapse.field not in map(_field_name, rest["docvalue_fields"]):
+    hidden = _ask_for_doc_values(rest) + _ask_for_texts(rest, highlights)
+    if collapse is not None and not any(_matches(entry, collapse.field) for entry in rest["docvalue_fields"]):
         rest["docvalue_fields"].append(collapse.field)  # not hidden: the engines return it too
     rest |= {"from": 0, "size": page.fetch}
     rest |= {} if by_further_keys or by_retriever else {"rescore": [*natives, _guard(page.window)]}
@@ -305,7 +297,6 @@ def plan_search(
         body=rest,
         params=[(name, value) for name, value in params if name in url and name not in ("from", "size")],
         hidden=hidden,
-        hidden_marks=hidden_marks,
         hide_ids=hide_ids,
         explain=bool(boolean(url.get("explain", rest.get("explain", False)))),
         timeout_ms=own_timeout(rest, url),
@@ -584,7 +575,10 @@ def _own_texts(section: Section) -> tuple[tuple[str, ...], EsTtcError | None]:
 
 
 def _take_from_url(body: dict[str, Any], url: dict[str, str]) -> None:
-    """Move URL parameters that say which documents are found into the body, in place: further searches have others."""
+    """Move URL parameters that say which documents are found, and their doc values, into the body, in place.
+
+    Further searches have other parameters, and OpenSearch gives doc values twice that two places ask for.
+    """
     query = query_of_url(url)
     if query is not None:
         body["query"] = query
@@ -599,6 +593,9 @@ def _take_from_url(body: dict[str, Any], url: dict[str, str]) -> None:
     if ends is not None and ends >= 0:
         body["terminate_after"] = ends
         del url["terminate_after"]
+    names = url.pop("docvalue_fields", "")
+    if names:
+        body["docvalue_fields"] = [*_as_list(body.get("docvalue_fields", [])), *names.split(",")]
 
 
 def _take_none_fields(body: dict[str, Any], url: dict[str, str]) -> bool:
@@ -606,7 +603,8 @@ def _take_none_fields(body: dict[str, Any], url: dict[str, str]) -> bool:
 
     A request with a part that needs stored fields, or returns ids in any case, is not changed.
     """
-    if not _NEED_STORED_FIELDS.isdisjoint(body.keys() | url.keys()):
+    source_wanted = url["_source"] != "false" if "_source" in url else body.get("_source", False) is not False
+    if source_wanted or not _NEED_STORED_FIELDS.isdisjoint(body.keys() | url.keys()):
         return False
     if url.get("stored_fields", body.get("stored_fields")) not in (_NO_STORED_FIELDS, [_NO_STORED_FIELDS]):
         return False
@@ -616,14 +614,12 @@ def _take_none_fields(body: dict[str, Any], url: dict[str, str]) -> bool:
     return True
 
 
-def _ask_for_doc_values(body: dict[str, Any], url: Mapping[str, str]) -> tuple[str, ...]:
+def _ask_for_doc_values(body: dict[str, Any]) -> tuple[str, ...]:
     """Add the doc values that identify a document's features, in place; return those that were not requested."""
     asked = _as_list(body.get("docvalue_fields", []))
-    patterns = _doc_value_patterns(body, url)
-    missing = tuple(
-        name for name in (HASH, ENCODER, VERSION) if not any(fnmatchcase(name, pattern) for pattern in patterns)
-    )
-    if SEQ_NO not in patterns:  # no pattern matches it; `seq_no_primary_term` would also affect `top_hits`
+    missing = _not_asked(body, (HASH, ENCODER))
+    # no pattern matches it; `seq_no_primary_term` would also affect `top_hits`
+    if SEQ_NO not in map(_field_name, _fields_of_hits(body)):
         missing = (*missing, SEQ_NO)
     body["docvalue_fields"] = [*asked, *missing]
     return missing
@@ -640,9 +636,8 @@ def _ask_for_texts(body: dict[str, Any], highlights: Sequence[Highlight]) -> tup
     asked = body.get("fields", [])
     if not isinstance(asked, list):
         return ()  # the engine returns the error
-    patterns = [*map(_field_name, asked)]
     names = dict.fromkeys(highlight.field for highlight in highlights)
-    missing = tuple(name for name in names if not any(fnmatchcase(name, pattern) for pattern in patterns))
+    missing = tuple(name for name in names if not any(_matches(entry, name) for entry in asked))
     body["fields"] = [*asked, *missing]
     return missing
 
@@ -655,26 +650,25 @@ def has_top_hits(part: Any) -> bool:
     return "top_hits" in part or any(map(has_top_hits, named))
 
 
-def _doc_value_patterns(body: Mapping[str, Any], url: Mapping[str, str]) -> list[str]:
-    """Return the names and patterns of the fields that hits contain."""
-    patterns = [*map(_field_name, _as_list(body.get("docvalue_fields", [])))]
-    patterns += url.get("docvalue_fields", "").split(",")
+def _not_asked(body: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:
+    """Return those fields that the hits of a search do not contain."""
+    asked = _fields_of_hits(body)
+    return tuple(name for name in names if not any(_matches(entry, name) for entry in asked))
+
+
+def _fields_of_hits(body: Mapping[str, Any]) -> list[Any]:
+    """Return the entries of a body that name fields of hits, or patterns of them."""
     fields = body.get("fields")
-    return [*patterns, *map(_field_name, fields if isinstance(fields, list) else [])]
+    return [*_as_list(body.get("docvalue_fields", [])), *(fields if isinstance(fields, list) else [])]
+
+
+def _matches(entry: Any, name: str) -> bool:
+    """Return whether an entry of `docvalue_fields`, or of `fields`, names a field, by a pattern or in full."""
+    return fnmatchcase(name, _field_name(entry))
 
 
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
-
-
-def _ask_for_version(body: dict[str, Any], url: dict[str, str]) -> tuple[str, ...]:
-    """Request each hit's version, in place; return the parts of hits that the caller did not request."""
-    asked = boolean(url.get("version", body.get("version", False)))
-    if asked is None:  # the engine returns the error
-        return ()
-    url.pop("version", None)
-    body["version"] = True
-    return () if asked else ("_version",)
 
 
 def _field_name(entry: Any) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.serving.rescore.demands import FUNCTIONS, RULES, has_no_functions, listed, words_of
+from es_ttc.serving.rescore.demands import FUNCTIONS, RULES, has_no_functions, listed, without_inner_hits, words_of
 from es_ttc.vectors.tokens import Float32
 
 _WORDS = "ttc-words-"
@@ -74,7 +74,7 @@ class QueryParts:
 
     def named(self, post_filter: Any = None, further: Sequence[Any] = ()) -> dict[str, Any]:
         """Return a filter that names further clauses and the parts that are no clause of the query."""
-        constants = [_named(query, name) for name, query in self.constants.items()]
+        constants = [_named(without_inner_hits(query), name) for name, query in self.constants.items()]
         # Lucene adds up the boosts of equal clauses of queries that stand beside one another, if these are scored
         should = [{"constant_score": {"filter": one}} for one in (*further, *constants)]
         return {"bool": {"filter": [post_filter or {_ALL: {}}], "should": should}}

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from es_ttc.index.mappings.spec import HASH
-from es_ttc.serving.features.keys import MARKS, SEQ_NO, Identity, content_of, identities
+from es_ttc.serving.features.keys import MARKS, SEQ_NO, ContentId, content_ids, content_of
 from es_ttc.serving.rescore.demands import has_objects, without_inner_hits
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
 
@@ -69,7 +69,7 @@ def bare_window(plan: SearchPlan, body: Mapping[str, Any], *, named: bool) -> di
     groups = [] if plan.collapse is None else [plan.collapse.field]
     asked = [*MARKS, *plan.numbers, *groups]
     stored: dict[str, Any] = {"_source": False} if named else {"stored_fields": "_none_"}
-    return rest | {**stored, "docvalue_fields": asked, "version": True}
+    return rest | {**stored, "docvalue_fields": asked}
 
 
 def these(hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -115,12 +115,12 @@ def places_in(ordered: Sequence[Mapping[str, Any]], hits: Sequence[Mapping[str, 
     """Return the place of each hit's document among complete hits; the last place if it is gone."""
     named = {(hit["_index"], hit["_id"]) for hit in hits if "_id" in hit}
     places: dict[Any, list[int]] = {}
-    for place, (hit, identity) in enumerate(zip(ordered, identities(ordered), strict=True)):
-        key = hit["_index"], hit["_id"]
+    for place, (hit, identity) in enumerate(zip(ordered, content_ids(ordered), strict=True)):
+        key = hit["_index"], hit.get("_id")
         places.setdefault(key if key in named else identity, []).append(place)
     keys = [
         (hit["_index"], hit["_id"]) if "_id" in hit else identity
-        for hit, identity in zip(hits, identities(hits), strict=True)
+        for hit, identity in zip(hits, content_ids(hits), strict=True)
     ]
     return [places[key].pop(0) if places.get(key) else len(ordered) for key in keys]
 
@@ -137,13 +137,13 @@ def filled(
     have it and are not among those of the bare hits; without them, None if only ids tell which documents are meant.
     """
     named = {(hit["_index"], hit["_id"]) for hit in others or () if "_id" in hit}
-    complete: dict[Identity, list[dict[str, Any]]] = {}
-    for hit, identity in zip(full, identities(full), strict=True):
+    complete: dict[ContentId, list[dict[str, Any]]] = {}
+    for hit, identity in zip(full, content_ids(full), strict=True):
         if (hit["_index"], hit.get("_id")) not in named:
             complete.setdefault(identity, []).append(hit)
     if others is None and any(len(hits) > 1 for hits in complete.values()):
         return None
-    of_bare = {id(hit): complete.get(identity, []) for hit, identity in zip(bare, identities(bare), strict=True)}
+    of_bare = {id(hit): complete.get(identity, []) for hit, identity in zip(bare, content_ids(bare), strict=True)}
     whole = []
     for hit in page:
         if id(hit) not in of_bare:

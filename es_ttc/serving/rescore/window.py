@@ -14,10 +14,11 @@ from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import SelectiveRescorer
 from es_ttc.rescorers.relevance import Calibration
-from es_ttc.serving.deadline import attempt, budget_ms, fell_back
+from es_ttc.serving.deadline import Deadline, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
-from es_ttc.serving.features.scores import Method, ScoringRequest, Timings, WindowScores, first_pass_scores
+from es_ttc.serving.features.keys import are_identified
+from es_ttc.serving.features.scores import Method, Timings, WindowRequest, WindowScores, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.searched_indices import KnownTargets
@@ -131,7 +132,7 @@ class WindowRescoring:
         if (plan.page.fetch or count) and encode and possible:
             begun = gateway.scorer.begin_encoding(method, plan.texts, request.caller(item))
         if count:
-            tokens = method.query_tokens
+            tokens = method.features.query_tokens
             candidates = CandidateSearch(gateway, known, request, item, plan, count, begun, tokens=tokens)
         budget = plan.section.timeout_ms or gateway.settings.default_timeout_ms
         again = partial(gateway.engine.again, request, item)
@@ -174,12 +175,9 @@ class WindowRescoring:
         if plan.problem is not None:
             outcome = plan.problem
         else:
-            outcome = await attempt(
-                self._scored(hits, caller, timings),
-                what="scoring",
-                method=plan.section.method,
-                budget_ms=budget_ms(max(0.0, self.budget - spent - (ranked_ms or 0.0)), plan.timeout_ms, self.started),
-            )
+            budget = self.budget - spent - (ranked_ms or 0.0)
+            deadline = Deadline.within(budget, timeout_ms=plan.timeout_ms, started=self.started)
+            outcome = await deadline.run(self._scored(hits, caller, timings), "scoring", method=plan.section.method)
         if isinstance(outcome, EsTtcError):
             if plan.section.on_error == "fail":
                 raise outcome
@@ -215,9 +213,9 @@ class WindowRescoring:
         if parts is not None:
             words = parts.words(union, first_pass_scores(union))
             factors = parts.factors(union, words, len(window))
-        request = ScoringRequest(self.method, self.plan.texts, self.begun, caller, timings)
+        request = WindowRequest(self.plan.texts, self.begun, caller, timings)
         scores = await self.gateway.scorer.score(
-            union, request, joined=len(joined.hits), pinned=pinned, located=located, words=words
+            union, self.method, request, joined=len(joined.hits), pinned=pinned, located=located, words=words
         )
         # the hits after the window keep the engine's order
         left = joined.places_left(hits, len(window))
@@ -284,7 +282,12 @@ class WindowRescoring:
         return window, counts
 
     async def _ties(self, outcome: "_ScoredWindow") -> Ints:
-        """Return the places of hits in the order of the sort's further keys; the last place if they are gone."""
+        """Return the places of hits in the order of the sort's further keys; the last place if they are gone.
+
+        Without ids and contents of all, no request names them: then the order is that of the first pass.
+        """
+        if not are_identified(outcome.hits):
+            return np.arange(len(outcome.hits))
         scored = outcome.hits[: len(outcome.scores.mask)]
         answer, _ = await self.again(by_further_keys(self.plan, scored, outcome.joined.filters))
         return np.array(places_in(answer["hits"]["hits"], outcome.hits), np.intp)

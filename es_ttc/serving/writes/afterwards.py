@@ -189,7 +189,7 @@ def _written_in(answer: Any, locations: Locations) -> tuple[dict[str, dict[str, 
         if item.get("result", "created") not in _CHANGED or item.get("error") is not None:
             continue
         try:
-            document = WrittenDocument(item["_id"], item["_seq_no"], item["_primary_term"], item["_version"])
+            document = WrittenDocument(item["_id"], item["_seq_no"], item["_primary_term"])
             held = locations.get(item["_index"])
         except KeyError:  # `filter_path` has left it out
             unknown += 1

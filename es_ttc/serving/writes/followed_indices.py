@@ -30,7 +30,7 @@ _MAX_CACHED = 4096
 _TIMEOUT_SECONDS = 2.0
 _META = f"filter_path=*.mappings._meta.{ROOT}".encode()
 _PIPELINES = ("index.default_pipeline", "index.final_pipeline")
-_OWN_PIPELINES = ("ttc-writes-", "ttc-stamp-", "ttc-ingest-")
+_OWN_PIPELINES = ("ttc-writes-", "ttc-ingest-")
 _NOT_A_NAME = frozenset("*,<:")
 _NO_BEGINNING = ("_", "-", "+")
 _NO_NAMES = ("", ".", "..")
@@ -117,7 +117,7 @@ class FollowedIndices:
         [(index, answered)] = mappings.items()
         mapping: Mapping[str, Any] = answered["mappings"]
         options = WriteOptions.of(mapping)
-        follows = name == index and "inside" not in own_meta(mapping) and options is not None
+        follows = name == index and options is not None
         key = options.key if options is not None and options.encode == "now" and follows else ""
         settings = await self._json(f"{path}/_settings/{','.join(_PIPELINES)}", b"flat_settings=true", caller)
         if settings is None:

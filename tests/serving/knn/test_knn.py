@@ -415,16 +415,6 @@ def test_feedback_takes_two_round_trips(spanned: Behind, through_relay: str, rel
     assert sent == ["_msearch", "_msearch", "_msearch", "_search"]
 
 
-@pytest.mark.parametrize(("pooled", "counted"), [(True, True), (False, False)])
-def test_vectors_that_cannot_be_searched_are_counted_only_where_they_matter(
-    spanned: Behind, through_relay: str, relayed: Any, pooled: bool, counted: bool
-) -> None:
-    spectral = ours("spectral", ttc={"params": {"pooled": pooled}})
-    assert search(through_relay, spanned.index, {"knn": spectral}).status == 200
-    expected = counted and spanned.product == "opensearch"
-    assert any(b'"unsearchable"' in passed.body for passed in relayed.passed) is expected
-
-
 def test_items_of_an_msearch_stand_for_themselves(spanned: Behind) -> None:
     bodies = [
         {"knn": ours("nnn")},

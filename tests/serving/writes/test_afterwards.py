@@ -10,7 +10,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
-from es_ttc.index.attach import attach_beside, attach_inside
+from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.feature_locations import feature_location
 from es_ttc.index.attach.followed_writes import follow_writes
 from es_ttc.index.attach.source import sources_of
@@ -47,26 +47,26 @@ def scored(place: Place, index: str) -> int:
     return found
 
 
-@pytest.fixture(params=["beside", "inside"])
-def attached(request: pytest.FixtureRequest, place: Place, index_name: str, spec: IndexSpec, encoder: Encoder) -> Any:
+@pytest.fixture
+def attached(place: Place, index_name: str, spec: IndexSpec, encoder: Encoder) -> Iterator[str]:
     """An index of somebody else with attached features, whose writes are followed."""
 
     async def attach() -> None:
         async with connected(EngineSettings(engine=place.engine)) as engine:
             await engine.create_index(index_name, {"settings": {"number_of_replicas": 0}, "mappings": MAPPING})
             [source] = await sources_of(engine, index_name)
-            await (attach_inside if request.param == "inside" else attach_beside)(engine, source, spec, encoder)
+            await attach_beside(engine, source, spec, encoder)
             await follow_writes(engine, await feature_location(engine, index_name), "now", enrich=False)
 
     asyncio.run(attach())
-    yield request.param
+    yield index_name
     call(place.engine, "DELETE", f"/{index_name}")
     for found in call(place.engine, "GET", f"/ttc-*-{index_name}?expand_wildcards=all").json():
         call(place.engine, "DELETE", f"/{found}")
-    call(place.engine, "DELETE", f"/_ingest/pipeline/ttc-stamp-{index_name}")
 
 
-def test_an_attached_index(place: Place, index_name: str, attached: str) -> None:
+def test_an_attached_index(place: Place, attached: str) -> None:
+    index_name = attached
     direct = call(place.engine, "PUT", f"/{index_name}/_doc/before", orjson.dumps({"text": "An owl."}), JSON)
     assert direct.status == 201
     reply = put(place, index_name, "one", title="The owl", text="It hunts at night.", price=1)
@@ -85,12 +85,12 @@ def test_an_attached_index(place: Place, index_name: str, attached: str) -> None
     assert encoded(several) == "true"
     assert scored(place, index_name) == 3
     update = bulk(place, index_name, {"update": {"_id": "two"}}, {"doc": {"text": "A lynx."}})
-    # no pipeline marks such an update: features in a side index do not need it, others wait for the job
-    assert encoded(update) == ("true" if attached == "beside" else "false")
-    assert scored(place, index_name) == (3 if attached == "beside" else 2)
+    assert encoded(update) == "true"
+    assert scored(place, index_name) == 3
 
 
-def test_a_refresh_includes_the_features(place: Place, index_name: str, attached: str) -> None:
+def test_a_refresh_includes_the_features(place: Place, attached: str) -> None:
+    index_name = attached
     body = b'{"index":{"_id":"one"}}\n{"text":"An owl."}\n{"index":{"_id":"two"}}\n{"text":"A cat."}\n'
     section = {"window_size": 100, "ttc": {"method": "spectral", "query_text": "an owl"}}
 

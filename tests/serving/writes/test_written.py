@@ -16,13 +16,9 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connected
 from es_ttc.errors import EncoderError
-from es_ttc.index.attach import attach_inside
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.writes import answers
-from es_ttc.settings import EngineSettings
 from tests.conftest import PRODUCTS
 from tests.serving.client import call, search
 from tests.serving.conftest import corpus, fill
@@ -333,16 +329,12 @@ BAD_LINES = [
 ]
 
 
-@pytest.mark.parametrize("way", ["now", "later", "alias", "inside"])
+@pytest.mark.parametrize("way", ["now", "later", "alias"])
 def test_a_malformed_document_of_a_bulk_is_refused_alone(
-    place: Place, followed: Followed, encoder: Encoder, spec: IndexSpec, index_name: str, way: str
+    place: Place, followed: Followed, index_name: str, way: str
 ) -> None:
     target = index_name
-    if way == "inside":
-        call(place.engine, "PUT", f"/{index_name}", {"mappings": {"properties": {"text": {"type": "text"}}}})
-        asyncio.run(attach_in_documents(place.engine, index_name, spec, encoder))
-    else:
-        followed("later" if way == "later" else "now")
+    followed("later" if way == "later" else "now")
     if way == "alias":
         target = f"{index_name}-alias"
         call(place.gateway, "PUT", f"/{index_name}/_alias/{target}")
@@ -362,12 +354,6 @@ def test_a_malformed_document_of_a_bulk_is_refused_alone(
     assert found == expected
     reply = call(place.gateway, "POST", f"/{target}/_bulk", BAD_LINES[0].join((b'{"index":{}}\n', b"\n")), NDJSON)
     assert encoded(reply) != "true"
-
-
-async def attach_in_documents(url: str, name: str, spec: IndexSpec, encoder: Encoder) -> None:
-    async with connected(EngineSettings(engine=url)) as engine:
-        [source] = await sources_of(engine, name)
-        await attach_inside(engine, source, spec, encoder)
 
 
 @on_both
