@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from es_ttc.cli.app import run
+from es_ttc.cli.common import EncoderOptions
 from es_ttc.errors import ConfigurationError
-from es_ttc.settings import EngineSettings, GatewaySettings
+from es_ttc.settings import EngineSettings, GatewaySettings, Settings
 
 
 @pytest.mark.parametrize(
@@ -77,3 +78,13 @@ def test_a_file_is_read_by_every_kind_of_settings(tmp_path: Path, monkeypatch: p
     (tmp_path / "es-ttc.toml").write_text("engine = 'http://x:1'\nport = 5\n[rerankers.first]\nkind = 'http'\n")
     assert EngineSettings().engine == "http://x:1"
     assert GatewaySettings().rerankers == {"first": {"kind": "http"}}
+
+
+def test_an_encoder_is_chosen_by_options_that_name_it_or_its_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ES_TTC_ENCODER", raising=False)
+    for options, encoder in (
+        (EncoderOptions(), None),
+        (EncoderOptions(encoder="mpnet"), "mpnet"),
+        (EncoderOptions(adapter="law"), "minilm+law"),
+    ):
+        assert options.settings(Settings).chosen_encoder == encoder

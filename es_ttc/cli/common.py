@@ -109,6 +109,8 @@ def given(**flags: Any) -> dict[str, Any]:
 
 def adapted(settings: S, adapter: str | None) -> S:
     """Return settings whose encoder has an adapter; the same settings if none was given."""
+    if adapter is None:
+        return settings  # a copy would count as naming the encoder
     return settings.model_copy(update={"encoder": with_adapter(settings.encoder, adapter)})
 
 

@@ -11,10 +11,8 @@ from pydantic import Field
 from rich.markup import escape
 
 from es_ttc.cli.common import (
-    AdapterName,
     AsJson,
     EngineUrl,
-    adapted,
     given,
     print_json,
     print_result,
@@ -26,7 +24,8 @@ from es_ttc.cli.common import (
 from es_ttc.cli.judge_pool import grade_by_llm, make_pools
 from es_ttc.cli.judged import interval_text, read_judged, with_llm_flag
 from es_ttc.cli.model_options import FILE, CommandGroup, command
-from es_ttc.cli.options import GatewayUrl, NamesType, params_option
+from es_ttc.cli.options import NamesType, params_option
+from es_ttc.cli.search import GatewayOptions
 from es_ttc.cli.tables import table
 from es_ttc.common.files import replace_file
 from es_ttc.engine.protocol import Engine
@@ -42,7 +41,7 @@ from es_ttc.lab.judging.records import PooledMethod, PooledQuery, check_judge, q
 from es_ttc.lab.judging.standing import TunedWeights
 from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.lab.learning.query_log import records, text_in
-from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.settings import EngineSettings, Settings
 
 _MAX_QUERIES = 10_000
 _SHOWN_UNKNOWN = 5  # documents that the index does not have
@@ -102,9 +101,7 @@ def pool(
         "Let the configured language model (ES_TTC_LLM_URL) grade the pooled documents that it has not graded; "
         "without QUERIES those of the existing pools.",
     ] = None,
-    engine: EngineUrl,
-    adapter: AdapterName,
-    gateway: GatewayUrl = None,
+    through: GatewayOptions,
     as_json: AsJson,
 ) -> None:
     """Search INDEX for queries by several methods, and pool the documents to judge.
@@ -115,7 +112,7 @@ def pool(
 
     The pool also keeps the signals of blend, from which `es-ttc judge status` and the page choose weights.
     """
-    settings = EngineSettings(**given(engine=engine))
+    settings = EngineSettings(**given(engine=through.engine))
     with_engine(settings, lambda client: JudgementStore(client, index).require_index())
     queries = queries_of(file, texts)
     if not queries and by is None:
@@ -124,8 +121,7 @@ def pool(
     if queries:
         resolve(methods, params)
         pooling = [PooledMethod(name, params.get(name, {})) for name in dict.fromkeys(methods)]
-        own = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
-        pooled, note = make_pools(index, queries, pooling, depth, own, gateway)
+        pooled, note = make_pools(index, queries, pooling, depth, through)
         documents = sum(len(one.documents) for one in pooled)
         found |= {"queries": len(pooled), "documents": documents, "signals": not note}
         if note:
@@ -133,7 +129,7 @@ def pool(
         if not as_json:
             click.echo(f"pooled {len(pooled):,} queries of index [{index}]: {documents:,} documents to judge")
     if by is not None:
-        model, graded, unreadable = asyncio.run(grade_by_llm(Settings(**given(engine=engine)), index))
+        model, graded, unreadable = asyncio.run(grade_by_llm(Settings(**given(engine=through.engine)), index))
         found |= {"judge": model, "graded": graded, "unreadable": unreadable}
         if not as_json:
             click.echo(f"[{model}] graded {graded:,} documents; {unreadable:,} answers held no grade")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from es_ttc.cli.common import progress_bar, with_engine
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.search import encoder_of_index, through_gateway
+from es_ttc.cli.search import GatewayOptions, encoder_of_index
 from es_ttc.cli.searching import CliQuery, SearchTarget, search
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
@@ -30,14 +30,14 @@ def make_pools(
     queries: Sequence[tuple[str, str]],
     methods: Sequence[PooledMethod],
     depth: int,
-    settings: GatewaySettings,
-    gateway: str | None,
+    through: GatewayOptions,
 ) -> tuple[list[PooledQuery], str]:
     """Search, log the signals of blend, and write the pools.
 
     Returns:
         The pools, and one sentence that says why they have no signals, if they have none.
     """
+    settings = through.settings
     encoder = encoder_of_index(settings, index)
 
     async def searched(client: Engine) -> list[PooledQuery]:
@@ -56,7 +56,7 @@ def make_pools(
         await store.put_pools(logged)
         await store.put_signals(logged)
 
-    pooled = through_gateway(settings, gateway, lambda: encoder, searched)
+    pooled = through.run(lambda _settings: encoder, searched)
     logged, note = _with_signals(pooled, index, settings, encoder)
     with_engine(settings, write)
     return logged, note

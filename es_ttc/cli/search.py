@@ -1,7 +1,7 @@
 """`es-ttc search` and `es-ttc explain`: one query, ranked by a method, and why a document is where it is."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar
 
 import click
@@ -23,6 +23,29 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings, Settings
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewayOptions:
+    """Options that say through which gateway an index is searched."""
+
+    engine: EngineUrl = None
+    adapter: AdapterName = None
+    gateway: GatewayUrl = None
+
+    @property
+    def settings(self) -> GatewaySettings:
+        """The settings of a gateway that ends with the command."""
+        return adapted(GatewaySettings(**given(engine=self.engine, port=0)), self.adapter)
+
+    def run(self, load: Callable[[Settings], Encoder], call: Callable[[Engine], Awaitable[T]]) -> T:
+        """Return what a call returns with a client of the named gateway, or of one that ends with the call."""
+        settings, url = self.settings, self.gateway
+        if url is not None:
+            return with_engine(settings.model_copy(update={"engine": url}), call)
+        encoder = load(settings)
+        with running_gateway(settings, load=lambda _name, _folder: encoder) as own:
+            return with_engine(settings.model_copy(update={"engine": own}), call)
 
 
 @command(
@@ -57,9 +80,7 @@ def search(
         NamesType(),
         "Fields whose values are counted over the documents that the search finds; numbers as their range.",
     ] = None,
-    engine: EngineUrl,
-    adapter: AdapterName,
-    gateway: GatewayUrl = None,
+    through: GatewayOptions,
     as_json: AsJson,
 ) -> None:
     """Search the index NAME for TEXT.
@@ -83,9 +104,8 @@ def search(
         rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
         return rankings, counted
 
-    settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
     with stderr.status("searching"):
-        rankings, counted = through_gateway(settings, gateway, lambda: encoder_of_index(settings, name), ask)
+        rankings, counted = through.run(lambda settings: encoder_of_index(settings, name), ask)
     if as_json:
         print_json(as_dict(name, asked, rankings) | ({"facets": counted} if facets else {}))
         return
@@ -93,17 +113,6 @@ def search(
     for field, values in counted.items():
         told = ", ".join(f"{value} {count:,.6g}" for value, count in values.items())
         click.echo(f"{field}: {told or 'no document that the search finds has a value'}")
-
-
-def through_gateway(
-    settings: GatewaySettings, url: str | None, load: Callable[[], Encoder], call: Callable[[Engine], Awaitable[T]]
-) -> T:
-    """Return what a call returns with a client of the gateway at a URL, or of one that ends with the call."""
-    if url is not None:
-        return with_engine(settings.model_copy(update={"engine": url}), call)
-    encoder = load()
-    with running_gateway(settings, load=lambda _name, _folder: encoder) as own:
-        return with_engine(settings.model_copy(update={"engine": own}), call)
 
 
 def encoder_of_index(settings: Settings, name: str) -> Encoder:
@@ -152,9 +161,7 @@ def explain(
     method: Annotated[str, "Method of `rescore`."] = "blend",
     among: Filter = None,
     size: Annotated[int, Field(ge=1, le=100), "Number of hits of a page."] = 10,
-    engine: EngineUrl,
-    adapter: AdapterName,
-    gateway: GatewayUrl = None,
+    through: GatewayOptions,
     as_json: AsJson,
 ) -> None:
     """Tell why a document is where it is in a search of the index NAME for TEXT, or why it is not found.
@@ -173,9 +180,8 @@ def explain(
         found: dict[str, Any] = await client.request("POST", "/_ttc/explain", body=body)
         return found
 
-    settings = adapted(GatewaySettings(**given(engine=engine, port=0)), adapter)
     with stderr.status("searching"):
-        told = through_gateway(settings, gateway, lambda: encoder_of_index(settings, name), ask)
+        told = through.run(lambda settings: encoder_of_index(settings, name), ask)
     if as_json:
         print_json(told)
         return

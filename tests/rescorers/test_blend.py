@@ -220,6 +220,11 @@ def test_the_scale_of_the_words_scores_changes_nothing(hundredths: list[int], po
     )
 
 
+def test_equal_scores_have_z_scores_of_0_also_where_their_mean_is_rounded() -> None:
+    equal = np.full(3, 15 * 91.03250347252661, np.float32)
+    assert not z_scores(equal, np.ones(3, np.bool_)).any()
+
+
 @pytest.mark.parametrize(
     ("scores", "few_words", "leads"),
     [

@@ -37,7 +37,8 @@ def logistic(values: NDArray[np.floating]) -> Float32:
 def z_scores(scores: Float32, known: Mask) -> Float32:
     """Return the distance of each score from their mean, in standard deviations."""
     values = scores[known]
-    spread = float(values.std()) if len(values) else 0.0
+    # In float32 the mean of equal scores can be another number than they are.
+    spread = float(values.std(dtype=np.float64)) if len(values) else 0.0
     if spread < _FLAT:
         return np.zeros(len(scores), np.float32)
     return _filled((values - values.mean()) / np.float32(spread), known)
