@@ -4,6 +4,7 @@ Cohere, Jina, vLLM's `/rerank`, Infinity and the `POST /_ttc/rerank` of another 
 """
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -64,6 +65,7 @@ class HttpReranker:
                 timeout=settings.timeout_ms / 1000,
                 attempts=_ATTEMPTS,
                 concurrency=settings.at_once,
+                breaker_failures=sys.maxsize,  # a search's deadline bounds its calls, and its answer says why they fail
             )
         )
 

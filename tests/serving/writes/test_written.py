@@ -114,7 +114,7 @@ class Failing(Wrapped):
         self.over = threading.Event()
 
     def before(self, texts: Sequence[str]) -> None:
-        if texts == ("a first query",):
+        if [*texts] == ["a first query"]:
             return
         if self._error is not None:
             raise self._error
