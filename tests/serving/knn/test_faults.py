@@ -134,8 +134,8 @@ def test_the_callers_own_timeout_bounds_it_too(spanned: Behind, through_relay: s
 
 
 def test_column_generation_ends_in_time_with_what_it_has(spanned: Behind, through_relay: str, relayed: Relay) -> None:
-    slow(relayed, 0.7)
-    reply = search(through_relay, spanned.index, {"knn": ours("nnn", ttc={"params": SMALL_STEPS, "timeout": "2s"})})
+    slow(relayed, 1.5)
+    reply = search(through_relay, spanned.index, {"knn": ours("nnn", ttc={"params": SMALL_STEPS, "timeout": "2700ms"})})
     ttc = reply.json()["ttc"]
     assert ttc["applied"] is True
     assert ttc["certified"] is False
