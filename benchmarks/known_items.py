@@ -254,6 +254,7 @@ def _hits(client: Client, name: str, query: Mapping[str, Any], text: str, size: 
 
 def _fused(hits: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return hits in the order of reciprocal rank fusion alone, of the first pass and the cosines of vectors."""
+    hits = [hit for hit in hits if "signals" in hit["_ttc"]]  # without those after the window
     cosines = sorted((hit["_ttc"]["signals"]["dense"]["score"] for hit in hits), reverse=True)
 
     def fused(hit: Mapping[str, Any]) -> float:
