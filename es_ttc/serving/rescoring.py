@@ -77,7 +77,7 @@ class Rescoring:
         again = partial(self._gateway.engine.again, request, item)
         search = RescoredSearch(self._gateway, ranking, caller, again, request.started, bare=bare, named=named)
         item.body = search.first_pass
-        if ranking.plan.parts is not None and ranking.plan.parts.query is not None:
+        if ranking.plan.is_divided:
             others = [pair for pair in plan.params if pair[0] != NAMED_SCORES]
             item.params = [*others, (NAMED_SCORES, "true")]
         return search

@@ -20,9 +20,7 @@ Mask = NDArray[np.bool_]
 
 RRF_K = 60  # the constant of reciprocal rank fusion (Cormack et al., SIGIR 2009)
 _FLAT = 1e-6  # a spread below this is rounding
-LEAD = (
-    13.0  # more than the other default signals can differ by beside the z-scores of a single match, whatever they are
-)
+LEAD = 13.0  # what the other default signals cannot outweigh beside the z-scores of a single match
 _OUTLIER = 4.0  # z-score of the first pass from which on a document stands out
 MAX_LEADING = 12  # documents that a query's words single out at most
 _TELLING_DROPS = (0.05, 0.1)
@@ -100,7 +98,7 @@ NORMALISED: Mapping[Normalisation, Callable[[Float32, Mask], Float32]] = {
 
 
 def comparable(name: str, scores: Float32, known: Mask, normalise: Normalisation, *, few_words: bool) -> Float32:
-    """Return a signal made comparable with others; the words of the signal `lexical` are for z-scores alone."""
+    """Return a signal made comparable; z-scores of `lexical` are those of :func:`z_scores_of_words`."""
     if name == "lexical" and normalise == "z":
         return z_scores_of_words(scores, few_words=few_words)
     return NORMALISED[normalise](scores, known)

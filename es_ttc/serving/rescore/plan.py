@@ -218,6 +218,11 @@ class SearchPlan:
             self, body=body, hidden=(*self.hidden, *missing), numbers=tuple(dict.fromkeys((*self.numbers, *fields)))
         )
 
+    @property
+    def is_divided(self) -> bool:
+        """Whether the engine is asked for the parts of the query, by named queries with scores."""
+        return self.parts is not None and self.parts.query is not None
+
     def undivided_query(self, reason: str | None = None) -> "SearchPlan":
         """Return the plan of a search whose query's words are not told from what else it says."""
         return replace(self, parts=None, undivided=reason)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ class QueryParts:
 
     def named(self, post_filter: Any = None, further: Sequence[Any] = ()) -> dict[str, Any]:
         """Return a filter that names further clauses and the parts that are no clause of the query."""
-        constants = [_named(without_inner_hits(query), name) for name, query in self.constants.items()]
+        constants = [_named(query, name) for name, query in self.constants.items()]
         # Lucene adds up the boosts of equal clauses of queries that stand beside one another, if these are scored
         should = [{"constant_score": {"filter": one}} for one in (*further, *constants)]
         return {"bool": {"filter": [post_filter or {_ALL: {}}], "should": should}}
@@ -112,12 +113,17 @@ def query_parts(query: Any, texts: Sequence[str], boosts: Any) -> QueryParts | N
         boosts: `indices_boost` of the body.
     """
     divided = _Division({words_of(text).casefold() for text in texts})
+    names: list[str] = []
+
+    def named(clause: Any) -> dict[str, Any]:
+        names.append(f"{_WORDS}{len(names)}")
+        return _named(clause, names[-1])
+
     try:
         if divided.kind(query) is _Kind.MIXED:
-            named = divided.replaced(query, lambda clause, number: _named(clause, f"{_WORDS}{number}"))
-            names = [f"{_WORDS}{number}" for number in range(divided.count)]
-            constants = {name: divided.replaced(query, _constant(at)) for name, at in _AT.items()}
-            return QueryParts(named, constants, names, boosts)
+            words, plain = divided.replaced(query, named), without_inner_hits(query)
+            constants = {name: divided.replaced(plain, _constant(at)) for name, at in _AT.items()}
+            return QueryParts(words, constants, names, boosts)
     except RecursionError:
         raise UndividedQuery("[query] is nested too deeply") from None
     return QueryParts(None, boosts=boosts) if boosts else None
@@ -142,16 +148,11 @@ def without_parts(hit: dict[str, Any], *, with_scores: bool) -> None:
 
 
 class _Division:
-    """Tells the clauses of words of one query from the others.
-
-    Attributes:
-        count: Number of clauses of words that the last :meth:`replaced` has replaced.
-    """
+    """Tells the clauses of words of one query from the others."""
 
     def __init__(self, texts: Set[str]) -> None:
         self._texts = texts
         self._words = _Kind.WORDS
-        self.count = 0
 
     def kind(self, query: Any) -> _Kind:
         """Return what a query's score comes from; if nothing is of words, what matches all documents stands for it."""
@@ -160,23 +161,18 @@ class _Division:
             self._words = _Kind.ALL
         return kind
 
-    def replaced(self, query: Any, by: Callable[[Any, int], Any]) -> Any:
-        """Return a query with each clause of words replaced, by its number in order."""
-        self.count = 0
-        return self._replaced(query, by)
-
-    def _replaced(self, query: Any, by: Callable[[Any, int], Any]) -> Any:
+    def replaced(self, query: Any, by: Callable[[Any], Any]) -> Any:
+        """Return a query with each clause of words replaced, in their order."""
         kind = self._kind(query)
         if kind is self._words:
-            self.count += 1
-            return by(query, self.count - 1)
+            return by(query)
         if kind is not _Kind.MIXED:
             return query
         [(name, clause)] = query.items()
         parts = {
-            key: [self._replaced(one, by) for one in listed(clause[key])]
+            key: [self.replaced(one, by) for one in listed(clause[key])]
             if key in ("must", "should")
-            else self._replaced(clause[key], by)
+            else self.replaced(clause[key], by)
             for key in _scored_parts(name, clause)
         }
         return {name: {**clause, **parts}}
@@ -251,13 +247,10 @@ def _named(clause: Any, name: str) -> dict[str, Any]:
     return {"bool": {"must": [clause], "_name": name}}
 
 
-def _constant(at: float) -> Callable[[Any, int], Any]:
+def _constant(at: float) -> Callable[[Any], Any]:
     """Return what replaces clauses of words: the first by a constant score, the others by no score."""
-
-    def replacement(_: Any, number: int) -> dict[str, Any]:
-        return {"constant_score": {"filter": {_ALL: {}}, "boost": 0.0 if number else at}}
-
-    return replacement
+    scores = chain([at], repeat(0.0))
+    return lambda _: {"constant_score": {"filter": {_ALL: {}}, "boost": next(scores)}}
 
 
 def _score_at(hit: Mapping[str, Any], name: str, at: float) -> float:

@@ -125,7 +125,7 @@ class WindowRescoring:
         plan = plan.reading(method.fields)
         if method.partial is None or not method.partial.joins_nearest:
             plan = plan.undivided_query()
-        elif request.is_multi and plan.parts is not None and plan.parts.query is not None:
+        elif request.is_multi and plan.is_divided:
             plan = plan.undivided_query("an `_msearch` does not return the scores of named queries")
         possible = plan.problem is None
         begun = candidates = None
