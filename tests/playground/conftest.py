@@ -21,7 +21,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.playground import playground_routes
 from es_ttc.playground.pages import ASSETS, library_files
 from tests.serving.client import call
-from tests.serving.conftest import corpus, make_index
+from tests.serving.conftest import make_index
+from tests.serving.corpus import corpus
 from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 

@@ -10,7 +10,7 @@ import pytest
 from tests.plugin.conftest import CODED, DOC_VALUES, Plugged
 from tests.plugin.test_rescore import applied, ours
 from tests.serving.client import Reply, call, search
-from tests.serving.test_rescore import EVERYTHING
+from tests.serving.corpus import EVERYTHING
 from tests.support.plugin import NOWHERE, Fault
 
 PAUSE_SECONDS = 0.4

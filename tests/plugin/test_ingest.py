@@ -27,12 +27,11 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.ingest_pipeline import add_pipeline, pipeline_name, processor
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.settings import EngineSettings
-from tests.jobs.test_following import enrich_all, features_fit, following, settled
 from tests.plugin.conftest import DOC_VALUES, Plugged
 from tests.plugin.test_rescore import ours
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import corpus
-from tests.serving.test_rescore import EVERYTHING
+from tests.serving.corpus import EVERYTHING, corpus
+from tests.support.following import enrich_all, features_fit, following, settled
 from tests.support.jobs import Workplace
 from tests.support.llm import scripted_model
 from tests.support.plugin import NOWHERE

@@ -13,8 +13,8 @@ from tests.plugin.conftest import CODED, DOC_VALUES, NESTED, SHARDED, Plugged
 from tests.plugin.test_faults import recovered
 from tests.plugin.test_rescore import METHODS, TEXTS, applied
 from tests.serving.client import Reply, call, search
+from tests.serving.corpus import CATS, EVERYTHING
 from tests.serving.test_identity import queries
-from tests.serving.test_rescore import CATS, EVERYTHING
 from tests.support.plugin import Fault
 
 PIPELINE = "ttc"

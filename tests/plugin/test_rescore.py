@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.plugin.conftest import CODED, DOC_VALUES, NESTED, SHARDED, Plugged
 from tests.serving.client import Reply, call, search
+from tests.serving.corpus import CATS, EVERYTHING
 from tests.serving.test_identity import queries
-from tests.serving.test_rescore import CATS, EVERYTHING
 from tests.support.plugin import built
 
 TEXTS = [CATS, "birds singing in the rain", "قطة", "who is awake at night"]

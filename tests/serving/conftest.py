@@ -19,28 +19,11 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import call
+from tests.serving.corpus import corpus
 from tests.support.gateway import gateway_to
 from tests.support.kept import Kept
 
-ANIMALS = ("cat", "dog", "horse", "owl", "trout", "bee")
 SIDECAR_TOKEN = "a-token-of-the-tests"
-DEEDS = ("sleeps on the sofa", "hunts at night", "drinks milk", "runs in the snow", "sings before rain")
-
-
-def corpus() -> list[dict[str, Any]]:
-    """Sixty short texts in two fields, a group each for collapse and aggregations; two have no text."""
-    texts = [
-        {"title": f"The {animal}", "text": f"Our {animal} {deed}, and the {other} watches it for {number} hours."}
-        for number, (animal, deed, other) in enumerate(
-            ((animal, deed, other) for animal in ANIMALS for deed in DEEDS for other in ("farmer", "child")), 1
-        )
-    ]
-    texts[7] = {"title": "", "text": ""}
-    texts[21] = {"title": "แมวกินนม 🐈", "text": "القطة تشرب الحليب \x07 and the cat drinks milk."}
-    return [
-        {"_id": f"d{number}", "number": number, "group": f"g{number % 7}", "anyway": "creature", **text}
-        for number, text in enumerate(texts)
-    ]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
-from tests.serving.conftest import Behind, corpus
+from tests.serving.conftest import Behind
+from tests.serving.corpus import corpus
 from tests.serving.test_engine_requests_of_a_search import attached
 
 if TYPE_CHECKING:

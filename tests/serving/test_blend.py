@@ -20,7 +20,8 @@ from es_ttc.serving.rescore.candidates import obstacle
 from es_ttc.serving.rescore.plan import plan_search
 from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, corpus, make_index, write
+from tests.serving.conftest import Behind, make_index, write
+from tests.serving.corpus import corpus
 
 ON_ONE_ENGINE = True
 on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)

@@ -15,8 +15,8 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind, make_index
+from tests.serving.corpus import EVERYTHING, ours
 from tests.serving.relay import Passed, relay
-from tests.serving.test_rescore import EVERYTHING, ours
 from tests.support.gateway import gateway_to
 
 JSON = {"content-type": "application/json"}

@@ -14,8 +14,8 @@ from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.serving.rescore.plan import plan_search
 from tests.serving.client import Reply, call
-from tests.serving.conftest import Behind, corpus
-from tests.serving.test_rescore import CATS, WITHOUT_TEXT, in_memory
+from tests.serving.conftest import Behind
+from tests.serving.corpus import CATS, WITHOUT_TEXT, corpus, in_memory
 from tests.support.gateway import gateway_to
 from tests.support.servers import server_beside
 
@@ -73,8 +73,8 @@ def composed(behind: Behind, encoder: Encoder, first: list[str]) -> list[str]:
         head = sorted(order[:window], key=lambda one: -scores.get(one, -1.0))  # sorted is stable
         return [*head, *order[window:]]
 
-    window = ahead(first, 48, in_memory(encoder, behind, "spectral", [CATS]))
-    judged = ahead(window, 15, in_memory(encoder, behind, "maxsim", [CATS]))
+    window = ahead(first, 48, in_memory(encoder, behind.spec, "spectral", [CATS]))
+    judged = ahead(window, 15, in_memory(encoder, behind.spec, "maxsim", [CATS]))
     documents = {document["_id"]: document for document in corpus()}
     features = encode_documents([documents[one] for one in judged[:6]], behind.spec, encoder)
     pooled = np.stack([one.pooled for one in features if one.pooled is not None])

@@ -12,8 +12,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.serving.rescore.collapse import collapsed, window_groups
 from es_ttc.serving.rescore.page import Ranking
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, corpus, fill
-from tests.serving.test_rescore import CATS, EVERYTHING, in_memory, ours
+from tests.serving.conftest import Behind, fill
+from tests.serving.corpus import CATS, EVERYTHING, corpus, in_memory, ours
 
 GROUP = "group.keyword"
 GROUPS = {document["_id"]: document["group"] for document in corpus()}
@@ -30,7 +30,7 @@ def groups_in(reply: Reply, field: str = GROUP) -> list[Any]:
 
 @pytest.mark.parametrize("size", [10, 60])  # in two steps, in one
 def test_a_group_is_decided_by_its_best_final_score(behind: Behind, encoder: Encoder, size: int) -> None:
-    scores = in_memory(encoder, behind, "spectral", [CATS])
+    scores = in_memory(encoder, behind.spec, "spectral", [CATS])
     best: dict[str, str] = {}
     for one in sorted(scores, key=lambda one: -scores[one]):
         best.setdefault(GROUPS[one], one)

@@ -13,8 +13,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import document_hash, document_json
 from es_ttc.index.ingest.encode import action_lines, encode_documents
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, corpus, fill, make_index
-from tests.serving.test_rescore import CATS, EVERYTHING, in_memory, ours
+from tests.serving.conftest import Behind, fill, make_index
+from tests.serving.corpus import CATS, EVERYTHING, corpus, in_memory, ours
 from tests.support.gateway import gateway_to
 
 NATIVE = {"window_size": 100, "query": {"rescore_query": {"match_all": {}}}}
@@ -91,7 +91,7 @@ def test_a_data_stream(behind: Behind, index_name: str, encoder: Encoder) -> Non
         reply = search(behind.gateway, index_name, {"query": EVERYTHING, "size": 59, "rescore": ours()})
         assert len({hit["_index"] for hit in reply.json()["hits"]["hits"]}) == 2
         assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(
-            in_memory(encoder, behind, "spectral", [CATS]), abs=1e-4
+            in_memory(encoder, behind.spec, "spectral", [CATS]), abs=1e-4
         )
     finally:
         call(behind.engine, "DELETE", f"/_data_stream/{index_name}")
@@ -104,7 +104,7 @@ def test_routing_and_missing_indices(behind: Behind, index_name: str, encoder: E
     target = f"/{index_name}/_bulk?refresh=true&routing=here"
     call(behind.engine, "POST", target, raw, {"content-type": "application/x-ndjson"})
     body = {"query": EVERYTHING, "size": 59}
-    expected = in_memory(encoder, behind, "spectral", [CATS])
+    expected = in_memory(encoder, behind.spec, "spectral", [CATS])
     absent = f"{index_name},{index_name}-absent"
     for where, url in (
         (index_name, "?routing=here"),

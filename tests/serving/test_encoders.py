@@ -23,7 +23,7 @@ from es_ttc.serving.warm_up import WarmUp
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind, make_index
-from tests.serving.test_rescore import CATS, EVERYTHING, WITHOUT_TEXT, in_memory, ours
+from tests.serving.corpus import CATS, EVERYTHING, WITHOUT_TEXT, in_memory, ours
 from tests.support.gateway import gateway_to
 
 ON_ONE_ENGINE = True
@@ -54,7 +54,7 @@ def test_an_index_with_fewer_dimensions_or_a_shorter_length_is_served(
     with gateway_to(behind.engine, encoder, encoder="minilm@onnx", max_window=300) as gateway:
         reply = search(gateway, index_name, body)
         whole = search(gateway, behind.index, body)
-    expected = in_memory(cut, replace(behind, spec=spec), "spectral", [CATS])
+    expected = in_memory(cut, spec, "spectral", [CATS])
     got = dict(zip(reply.ids, reply.scores, strict=True))
     got.pop(WITHOUT_TEXT)
     assert got == pytest.approx(expected, abs=1e-4)
@@ -73,7 +73,7 @@ def test_an_encoder_with_the_class_tokens_vector_is_served_as_it_is_evaluated(
         reply = search(gateway, index_name, body)
     got = dict(zip(reply.ids, reply.scores, strict=True))
     got.pop(WITHOUT_TEXT)
-    assert got == pytest.approx(in_memory(class_token, replace(behind, spec=spec), method, [CATS]), abs=1e-4)
+    assert got == pytest.approx(in_memory(class_token, spec, method, [CATS]), abs=1e-4)
 
 
 def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
@@ -189,7 +189,7 @@ def test_an_index_made_again_under_its_name_with_other_storage_meets_no_old_feat
         spec = make_index(behind.engine, index_name, encoder, max_tokens=max_tokens)
         reply = search(behind.gateway, index_name, body)
         assert reply.status == 200
-        expected = in_memory(encoder, replace(behind, spec=spec), "spectral", [CATS])
+        expected = in_memory(encoder, spec, "spectral", [CATS])
         got = dict(zip(reply.ids, reply.scores, strict=True))
         got.pop(WITHOUT_TEXT)
         assert got == pytest.approx(expected, abs=1e-4)

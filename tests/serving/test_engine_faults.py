@@ -14,8 +14,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import make_index
+from tests.serving.corpus import EVERYTHING, ours
 from tests.serving.relay import Passed, relay
-from tests.serving.test_rescore import EVERYTHING, ours
 from tests.support.gateway import gateway_to
 from tests.support.own_node import OwnNode
 

@@ -25,7 +25,8 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import remove_traces
 from tests.serving.client import call, search
-from tests.serving.conftest import Behind, corpus, fill
+from tests.serving.conftest import Behind, fill
+from tests.serving.corpus import corpus
 from tests.serving.writes.conftest import fill_pending, follow, states, unfollow
 from tests.support.gateway import gateway_to
 

@@ -21,7 +21,8 @@ from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph, delete_graphs
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
-from tests.serving.conftest import corpus, make_index
+from tests.serving.conftest import make_index
+from tests.serving.corpus import corpus
 from tests.serving.relay import Passed, Relay, relay
 from tests.support.gateway import gateway_to
 

@@ -11,7 +11,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderError
 from es_ttc.rescorers.spectral import DEFAULT_SCALES
 from tests.serving.client import search
-from tests.serving.conftest import Behind, corpus, make_index
+from tests.serving.conftest import Behind, make_index
+from tests.serving.corpus import corpus
 from tests.support.encoders import Wrapped
 from tests.support.gateway import gateway_to
 

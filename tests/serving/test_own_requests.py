@@ -14,7 +14,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.logs import configure_logs
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, corpus, make_index, write
+from tests.serving.conftest import Behind, make_index, write
+from tests.serving.corpus import corpus
 
 CATS = "which cat drinks milk?"
 TWIN = {"title": "The cat", "text": "A cat drinks milk.", "anyway": "creature"}

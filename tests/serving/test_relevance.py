@@ -12,7 +12,8 @@ import pytest
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import ANIMALS, DEEDS, Behind
+from tests.serving.conftest import Behind
+from tests.serving.corpus import ANIMALS, DEEDS
 from tests.serving.test_agents import agent_of, ask
 from tests.support.gateway import gateway_to
 

@@ -15,8 +15,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.admin.models import MAX_CHARACTERS
 from tests.serving.client import Reply, call
-from tests.serving.conftest import Behind, corpus
-from tests.serving.test_rescore import CATS, in_memory
+from tests.serving.corpus import CATS, corpus, in_memory
 from tests.support.gateway import gateway_to
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "rerank-endpoint.md"
@@ -44,7 +43,7 @@ def scores_of(reply: Reply) -> dict[int, float]:
 @pytest.mark.parametrize("model", ["spectral", "dense", "maxsim"])
 def test_texts_score_as_the_documents_of_a_search_do(gateway: str, encoder: Encoder, model: str) -> None:
     spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
-    expected = in_memory(encoder, Behind("", "", "", spec), model, [CATS])
+    expected = in_memory(encoder, spec, model, [CATS])
     documents = corpus()
     texts = [" ".join(filter(None, (document["title"], document["text"]))) for document in documents]
     got = scores_of(rerank(gateway, documents=texts, model=model))

@@ -1,64 +1,19 @@
-"""The rescore hook on real engines: the ranking, pages, what natively belongs to a search, what is refused."""
+"""The rescore hook on real engines: the ranking, pages, and what natively belongs to a search."""
 
 import gc
 import gzip
-import threading
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 import orjson
 import pytest
 
-from es_ttc.encoders.base import Encoder, EncoderIdentity
-from es_ttc.encoders.queries import word_means
-from es_ttc.errors import ConfigurationError
-from es_ttc.index.ingest import encode_documents
-from es_ttc.rescorers import registry
-from es_ttc.rescorers.base import Query, Window
-from es_ttc.rescorers.similarity import shown_similarity
-from es_ttc.serving.features.encoding import Encoders
+from es_ttc.encoders.base import Encoder
 from es_ttc.serving.http.filter_path import filtered
-from es_ttc.serving.server import running_gateway
-from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, corpus, make_index
-from tests.support.encoders import Wrapped
-
-EVERYTHING = {"match": {"anyway": "creature"}}
-CATS = "which cat drinks milk?"
-WITHOUT_TEXT = "d7"
-
-
-def ours(method: str = "spectral", **section: Any) -> dict[str, Any]:
-    return {"window_size": 100, "ttc": {"method": method, "query_text": CATS, **section}}
-
-
-def by_id(name: str) -> dict[str, Any]:
-    return next(document for document in corpus() if document["_id"] == name)
-
-
-def in_memory(encoder: Encoder, behind: Behind, method: str, texts: Sequence[str], **params: Any) -> dict[str, float]:
-    """Every document's score from the rescorer called directly."""
-    documents = [document for document in corpus() if document["_id"] != WITHOUT_TEXT]
-    features = encode_documents(documents, behind.spec, encoder)
-    tokens = [feature.tokens for feature in features]
-    window = Window(
-        ids=[document["_id"] for document in documents],
-        first_pass=np.ones(len(documents), dtype=np.float32),
-        pooled=np.stack([feature.pooled for feature in features if feature.pooled is not None]),
-        tokens=[token.vectors for token in tokens if token is not None],
-        norms=[token.norms for token in tokens if token is not None],
-    )
-    encoded = encoder.encode(texts, role="query")
-    rescorer = registry.load(method)
-    means = None if encoder.identity.averages else word_means(encoded)
-    query = Query(texts[0], encoded.pooled, encoded.tokens[0], word_means=means)
-    scores = rescorer.score(query, window, registry.parse_params(rescorer, params))
-    return dict(zip(window.ids, shown_similarity(scores).tolist(), strict=True))
+from tests.serving.conftest import Behind, make_index
+from tests.serving.corpus import CATS, EVERYTHING, WITHOUT_TEXT, by_id, corpus, in_memory, ours
 
 
 @pytest.mark.parametrize(
@@ -73,7 +28,7 @@ def in_memory(encoder: Encoder, behind: Behind, method: str, texts: Sequence[str
     ],
 )
 def test_the_ranking_is_the_rescorers_own(behind: Behind, encoder: Encoder, method: str, params: Any) -> None:
-    expected = in_memory(encoder, behind, method, [CATS], **params)
+    expected = in_memory(encoder, behind.spec, method, [CATS], **params)
     body = {"query": EVERYTHING, "size": 60, "rescore": ours(method, params=params)}
     reply = search(behind.gateway, behind.index, body)
     assert reply.status == 200
@@ -92,7 +47,7 @@ def test_the_ranking_is_the_rescorers_own(behind: Behind, encoder: Encoder, meth
 
 def test_several_texts_of_one_query(behind: Behind, encoder: Encoder) -> None:
     texts = ["which cat drinks milk?", "birds singing in the rain"]
-    expected = in_memory(encoder, behind, "spectral", texts)
+    expected = in_memory(encoder, behind.spec, "spectral", texts)
     section = {"method": "spectral", "query_texts": texts}
     reply = search(behind.gateway, behind.index, {"query": EVERYTHING, "size": 59, "rescore": {"ttc": section}})
     assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(expected, abs=1e-4)
@@ -114,10 +69,10 @@ def test_other_storage(
     there = replace(behind, index=index_name, spec=spec)
     for method in ("dense", "spectral", "maxsim"):
         reply = search(behind.gateway, index_name, {"query": EVERYTHING, "size": 59, "rescore": ours(method)})
-        expected = in_memory(encoder, there, method, [CATS])
+        expected = in_memory(encoder, there.spec, method, [CATS])
         assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(expected, abs=1e-4)
-    as_float16 = in_memory(encoder, behind, "spectral", [CATS])
-    assert in_memory(encoder, there, "spectral", [CATS]) == pytest.approx(as_float16, abs=rounding)
+    as_float16 = in_memory(encoder, behind.spec, "spectral", [CATS])
+    assert in_memory(encoder, there.spec, "spectral", [CATS]) == pytest.approx(as_float16, abs=rounding)
     body = {"query": EVERYTHING, "size": 3, "rescore": ours(detail=True)}
     first = search(behind.gateway, index_name, body).json()["hits"]["hits"][0]
     assert {"field", "start", "end"} <= set(first["_ttc"])
@@ -129,7 +84,7 @@ def test_without_token_vectors(engine_url: str, index_name: str, encoder: Encode
     make_index(engine_url, index_name, encoder, tokens="none")
     reply = search(behind.gateway, index_name, {"query": EVERYTHING, "size": 59, "rescore": ours("dense")})
     assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(
-        in_memory(encoder, behind, "dense", [CATS]), abs=1e-4
+        in_memory(encoder, behind.spec, "dense", [CATS]), abs=1e-4
     )
     reply = search(behind.gateway, index_name, {"query": EVERYTHING, "size": 59, "rescore": ours(on_error="fail")})
     assert reply.status == 400
@@ -159,7 +114,7 @@ def test_pages_hold_every_document_once_and_never_rise(behind: Behind, size: int
 def test_score_modes_are_the_engines_own_arithmetic(behind: Behind, encoder: Encoder, mode: str) -> None:
     query = {"match": {"text": "cat drinks milk"}}
     modes = {"score_mode": mode, "query_weight": 0.7, "rescore_query_weight": 3}
-    scores = in_memory(encoder, behind, "dense", [CATS])
+    scores = in_memory(encoder, behind.spec, "dense", [CATS])
     functions = [{"filter": {"ids": {"values": [one]}}, "weight": score} for one, score in scores.items()]
     same = {"function_score": {"query": {"match_all": {}}, "functions": functions, "boost_mode": "replace"}}
     native = {"window_size": 60, "query": {"rescore_query": same, **modes}}
@@ -324,213 +279,6 @@ def test_requests_come_in_many_forms(behind: Behind) -> None:
     assert pretty.body.startswith(b'{\n  "took"')
 
 
-RGS = {"method": "rgs", "params": {"reranker": "dense"}}
-
-
-@pytest.mark.parametrize(
-    ("query", "section"),
-    [
-        (None, {}),
-        ({"match_all": {}}, {}),
-        ({"match_all": {}}, RGS),
-        ({"match": {"text": {"query": "", "zero_terms_query": "all"}}}, {}),
-        ({"bool": {"should": [{"match": {"text": "cat"}}, {"match": {"anyway": "dog creature"}}]}}, {}),
-        (EVERYTHING, {"query_text": ""}),
-        (EVERYTHING, {"query_texts": ["", " "]}),
-        (EVERYTHING, RGS | {"query_text": " "}),
-    ],
-    ids=str,
-)
-def test_a_search_without_a_text_is_the_engines_own(
-    behind: Behind, query: dict[str, Any] | None, section: dict[str, Any]
-) -> None:
-    body: dict[str, Any] = {"from": 3, "size": 20} | ({} if query is None else {"query": query})
-    plain = search(behind.engine, behind.index, body)
-    for rescore in ({"ttc": section}, {"ttc": {**section, "passages": 2, "detail": "map"}}):
-        reply = search(behind.gateway, behind.index, body | {"rescore": rescore})
-        assert (reply.status, reply.ids, reply.scores) == (200, plain.ids, plain.scores)
-        assert reply.headers["x-ttc-applied"] == "false"
-        summary = reply.json()["ttc"]
-        assert (summary["applied"], summary["scored"]) == (False, 0)
-        assert "query_text" in summary["reason"]
-    first = [{"ttc": section}, {"ttc": {"method": "dense", "query_text": CATS}}]
-    second = [{"ttc": {"query_text": CATS}}, {"ttc": {"method": "dense", "query_text": " "}}]
-    for items, applied in ((first, [False, True]), (second, [True, False])):
-        if section.get("method") == "rgs":
-            continue
-        cascade = search(behind.gateway, behind.index, body | {"rescore": items})
-        assert [one["applied"] for one in cascade.json()["ttc"]["items"]] == applied
-    failing = search(behind.gateway, behind.index, body | {"rescore": {"ttc": {**section, "on_error": "fail"}}})
-    assert (failing.status, failing.json()["error"]["type"]) == (400, "ttc_missing_text_exception")
-    lines = [{"index": behind.index}, body | {"rescore": {"ttc": section}}]
-    several = call(behind.gateway, "POST", "/_msearch", lines * 2)
-    assert [[hit["_id"] for hit in one["hits"]["hits"]] for one in several.json()["responses"]] == [plain.ids] * 2
-
-
-def test_features_that_are_missing_leave_the_first_pass(engine_url: str, index_name: str, behind: Behind) -> None:
-    """An alias is switched to a new index without features."""
-    alias = f"{index_name}-alias"
-    documents = {name: {"anyway": " ".join(["creature"] * number)} for number, name in enumerate("abc", 1)}
-    for name, document in documents.items():
-        call(engine_url, "PUT", f"/{index_name}/_doc/{name}?refresh=true", document)
-
-    def switch(old: str, new: str) -> None:
-        actions: list[Any] = [{"add": {"index": new, "alias": alias}}]
-        actions += [{"remove": {"index": old, "alias": alias}}] if old else []
-        assert call(engine_url, "POST", "/_aliases", {"actions": actions}).status == 200
-
-    switch("", behind.index)
-    try:
-        body = {"query": {"match": {"anyway": "creature"}}, "rescore": ours()}
-        assert search(behind.gateway, alias, body).json()["ttc"]["applied"] is True
-        switch(behind.index, index_name)
-        plain = search(engine_url, alias, {"query": body["query"]})
-        sections = [ours(), ours("rgs", params={"reranker": "dense"}), ours(passages=2), ours("maxsim")]
-        for rescore in [*sections, [ours(), ours("dense")]]:
-            reply = search(behind.gateway, alias, body | {"rescore": rescore})
-            assert (reply.status, reply.ids, reply.scores) == (200, plain.ids, plain.scores), reply.body
-            assert reply.json()["ttc"]["applied"] is False
-            assert "es-ttc" in reply.json()["ttc"]["reason"]
-        failing = search(behind.gateway, alias, body | {"rescore": ours(on_error="fail")})
-        assert (failing.status, failing.json()["error"]["type"]) == (400, "ttc_missing_feature_exception")
-        assert index_name in failing.reason
-        assert "es-ttc index create" in failing.reason
-        empty = search(behind.gateway, alias, {"query": {"match": {"anyway": "nothing"}}, "rescore": ours()})
-        assert (empty.status, empty.json()["ttc"]["window"]) == (200, 0)
-        malformed = search(behind.gateway, alias, body | {"rescore": ours(metod="x")})
-        assert (malformed.status, malformed.json()["error"]["type"]) == (400, "illegal_argument_exception")
-    finally:
-        call(engine_url, "DELETE", f"/*/_alias/{alias}")
-
-
-def test_an_encoder_that_is_loading_leaves_the_first_pass(
-    engine_url: str, index_name: str, behind: Behind, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{Encoders.__module__}._LOAD_AGAIN_SECONDS", 0.0)
-    begun, go = threading.Event(), threading.Event()
-
-    class Slow(Wrapped):
-        @property
-        def identity(self) -> EncoderIdentity:
-            return replace(self.encoder.identity, model="slow")
-
-    def load(name: str, _folder: Path) -> Encoder:
-        if name != "slow":
-            return encoder
-        if not begun.is_set():  # a gateway that starts loads the encoders of all indices in the engine
-            raise ConfigurationError("not yet")
-        go.wait(60)
-        return Slow(encoder)
-
-    options = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=300, encoders=("slow",))
-    with running_gateway(options, load=load) as gateway:
-        begun.set()
-        make_index(engine_url, index_name, Slow(encoder))
-        try:
-            plain = search(engine_url, index_name, {"query": EVERYTHING})
-            reply = search(gateway, index_name, {"query": EVERYTHING, "rescore": ours()})
-            assert (reply.status, reply.ids, reply.json()["ttc"]["applied"]) == (200, plain.ids, False)
-            failing = search(gateway, index_name, {"query": EVERYTHING, "rescore": ours(on_error="fail")})
-            assert failing.status == 503
-        finally:
-            go.set()
-
-
-def test_an_index_may_allow_less_than_the_gateway(engine_url: str, index_name: str, behind: Behind) -> None:
-    call(engine_url, "PUT", f"/{index_name}", {"settings": {"index.max_rescore_window": 20}})
-    reply = search(behind.gateway, index_name, {"query": EVERYTHING, "rescore": ours()})
-    assert reply.status == 400
-    assert "Rescore window [100] is too large" in reply.reason
-
-
-@pytest.mark.parametrize("raw", [b'{"rescore":{"ttc":{', b'["ttc"]', b'"ttc"', b'{"rescore":{"ttc":' + b"[" * 5000])
-def test_a_body_that_cannot_be_read_is_the_engines_to_refuse(behind: Behind, raw: bytes) -> None:
-    reply = call(behind.gateway, "POST", f"/{behind.index}/_search", raw, {"content-type": "application/json"})
-    assert reply.status == 400
-    assert reply.json()["error"]["root_cause"]
-
-
-def test_documents_that_changed_or_wait_follow_the_scored_ones(
-    engine_url: str, index_name: str, behind: Behind, encoder: Encoder
-) -> None:
-    make_index(engine_url, index_name, encoder)
-    changed = {"text": "Another animal.", "anyway": "creature creature creature"}
-    call(engine_url, "POST", f"/{index_name}/_update/d3?refresh=true", {"doc": changed})
-    call(engine_url, "PUT", f"/{index_name}/_doc/new?refresh=true", changed)
-    reply = search(behind.gateway, index_name, {"query": EVERYTHING, "size": 61, "rescore": ours()})
-    assert set(reply.ids[-3:]) == {"d3", "new", WITHOUT_TEXT}
-    assert reply.json()["ttc"]["scored"] == 58
-    only = {"query": {"ids": {"values": ["d3", "new"]}}, "rescore": ours()}
-    waiting = search(behind.gateway, index_name, only)
-    assert waiting.status == 200
-    assert waiting.json()["ttc"]["applied"] is False
-    assert "no document of the window has features yet" in waiting.json()["ttc"]["reason"]
-    assert waiting.headers["x-ttc-applied"] == "false"
-    assert set(waiting.ids) == {"d3", "new"}
-    refused = search(behind.gateway, index_name, only | {"rescore": ours(on_error="fail")})
-    assert refused.status == 503
-
-
-def test_another_encoder_is_refused_and_so_are_two_in_one_window(
-    engine_url: str, index_name: str, behind: Behind
-) -> None:
-    foreign = {"anyway": "creature", "ttc": {"hash": "h-doc_values", "encoder": "other-model@1/2x3"}}
-    mappings = call(engine_url, "GET", f"/{behind.index}/_mapping").json()[behind.index]["mappings"]
-    call(engine_url, "PUT", f"/{index_name}", {"mappings": mappings, "settings": _knn(behind)})
-    assert call(engine_url, "PUT", f"/{index_name}/_doc/1?refresh=true", foreign).status == 201
-    alone = search(behind.gateway, index_name, {"query": EVERYTHING, "rescore": ours(on_error="fail")})
-    assert alone.status == 400
-    assert alone.json()["error"]["type"] == "ttc_encoder_mismatch_exception"
-    for word in ("other-model@1/2x3", behind.spec.encoder.key, index_name, "es-ttc serve --encoder other-model"):
-        assert word in alone.reason
-    both = search(behind.gateway, f"{index_name},{behind.index}", {"query": EVERYTHING, "rescore": ours()})
-    assert (both.status, both.json()["ttc"]["applied"]) == (200, False)
-    assert "two encoders" in both.json()["ttc"]["reason"]
-
-
-def _knn(behind: Behind) -> dict[str, Any]:
-    settings = call(behind.engine, "GET", f"/{behind.index}/_settings").json()[behind.index]["settings"]["index"]
-    return {"index.knn": True} if "knn" in settings else {}
-
-
-def test_several_indices_in_one_search(engine_url: str, index_name: str, behind: Behind, encoder: Encoder) -> None:
-    make_index(engine_url, index_name, encoder)
-    body = {"query": EVERYTHING, "size": 120, "rescore": ours() | {"window_size": 120}}
-    reply = search(behind.gateway, f"{index_name},{behind.index}", body)
-    expected = in_memory(encoder, behind, "spectral", [CATS])
-    hits = [(hit["_index"], hit["_id"]) for hit in reply.json()["hits"]["hits"]]
-    assert len(set(hits)) == 120
-    for (_, one), score in zip(hits, reply.scores, strict=True):
-        if one != WITHOUT_TEXT:
-            assert score == pytest.approx(expected[one], abs=1e-4)
-
-
-def test_every_item_of_an_msearch_stands_alone(behind: Behind) -> None:
-    native = {"query": EVERYTHING, "size": 2}
-    bodies: list[dict[str, Any]] = [
-        native | {"rescore": ours()},
-        native,
-        native | {"rescore": {"ttc": {"metod": 1}}},
-        native | {"rescore": ours("dense")},
-        native | {"sort": ["number"], "rescore": ours()},
-    ]
-    lines = [line for body in bodies for line in ({"index": behind.index}, body)]
-    reply = call(behind.gateway, "POST", "/_msearch", lines)
-    assert reply.status == 200
-    first, second, third, fourth, fifth = reply.json()["responses"]
-    single = search(behind.gateway, behind.index, bodies[0])
-    assert [hit["_id"] for hit in first["hits"]["hits"]] == single.ids
-    assert first["ttc"]["applied"] is True
-    assert "ttc" not in second
-    assert [hit["_id"] for hit in second["hits"]["hits"]] == search(behind.engine, behind.index, native).ids
-    assert third["status"] == 400
-    assert "did you mean [method]?" in third["error"]["reason"]
-    assert [hit["_id"] for hit in fourth["hits"]["hits"]] == search(behind.gateway, behind.index, bodies[3]).ids
-    assert fifth["status"] == 400
-    only = call(behind.gateway, "POST", f"/{behind.index}/_msearch", b'{}\n{"rescore":{"ttc":3}}\n')
-    assert only.json()["responses"][0]["status"] == 400
-
-
 def test_no_hits_and_no_page(behind: Behind) -> None:
     nothing = search(behind.gateway, behind.index, {"query": EVERYTHING, "size": 0, "rescore": ours()})
     assert nothing.status == 200
@@ -538,25 +286,6 @@ def test_no_hits_and_no_page(behind: Behind) -> None:
     assert nothing.json()["hits"]["total"]["value"] == 60
     beyond = search(behind.gateway, behind.index, {"query": EVERYTHING, "from": 80, "rescore": ours()})
     assert beyond.json()["hits"]["hits"] == []
-
-
-def test_aliases_and_wildcards(behind: Behind, index_name: str) -> None:
-    call(behind.engine, "POST", "/_aliases", {"actions": [{"add": {"index": behind.index, "alias": index_name}}]})
-    body = {"query": EVERYTHING, "rescore": ours()}
-    expected = search(behind.gateway, behind.index, body).json()["hits"]
-    assert search(behind.gateway, index_name, body).json()["hits"] == expected
-    assert search(behind.gateway, behind.index[:-1] + "*", body).json()["hits"] == expected
-    actions = {"actions": [{"remove": {"index": behind.index, "alias": index_name}}]}
-    assert call(behind.gateway, "POST", "/_aliases", actions).status == 200
-
-
-def test_an_alias_filter_hides_its_documents(behind: Behind, index_name: str) -> None:
-    only = {"add": {"index": behind.index, "alias": index_name, "filter": {"range": {"number": {"lt": 30}}}}}
-    call(behind.engine, "POST", "/_aliases", {"actions": [only]})
-    body = {"query": EVERYTHING, "size": 10, "rescore": ours()}
-    ids = [one for start in (0, 10, 20, 30) for one in search(behind.gateway, index_name, body | {"from": start}).ids]
-    assert sorted(ids) == sorted(document["_id"] for document in corpus() if document["number"] < 30)
-    call(behind.engine, "POST", "/_aliases", {"actions": [{"remove": {"index": behind.index, "alias": index_name}}]})
 
 
 def test_a_vector_search_is_a_first_pass_too(behind: Behind, encoder: Encoder) -> None:
@@ -568,35 +297,10 @@ def test_a_vector_search_is_a_first_pass_too(behind: Behind, encoder: Encoder) -
     )
     reply = search(behind.gateway, behind.index, knn | {"size": 20, "rescore": ours()})
     assert reply.status == 200, reply.body
-    expected = in_memory(encoder, behind, "spectral", [CATS])
+    expected = in_memory(encoder, behind.spec, "spectral", [CATS])
     assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(
         {one: expected[one] for one in reply.ids}, abs=1e-4
     )
-
-
-def test_hits_of_another_cluster_leave_the_local_ones_scored(engine_url: str, index_name: str, behind: Behind) -> None:
-    """The node is a remote cluster of its own, under the name of the test's index."""
-    call(engine_url, "PUT", f"/{index_name}/_doc/1?refresh=true", {"anyway": "creature"})
-    [node] = call(engine_url, "GET", "/_nodes/transport").json()["nodes"].values()
-
-    def connect(seeds: list[str] | None) -> Reply:
-        settings = {"persistent": {f"cluster.remote.{index_name}.seeds": seeds}}
-        return call(engine_url, "PUT", "/_cluster/settings", settings)
-
-    try:
-        connected = connect([node["transport_address"]])
-        assert connected.status == 200, connected.body
-        body = {"query": EVERYTHING, "size": 70, "rescore": ours()}
-        local = search(behind.gateway, behind.index, body)
-        both = search(behind.gateway, f"{behind.index},{index_name}:{index_name}", body)
-        summary = both.json()["ttc"]
-        assert (both.status, summary["applied"], summary["scored"]) == (200, True, 59), both.body
-        assert f"{index_name}:{index_name}" in {hit["_index"] for hit in both.json()["hits"]["hits"][59:]}
-        assert both.ids[:59] == local.ids[:59]
-        alone = search(behind.gateway, f"{index_name}:{index_name}", body)
-        assert (alone.status, alone.ids, alone.json()["ttc"]["applied"]) == (200, ["1"], False)
-    finally:
-        connect(None)
 
 
 @pytest.mark.parametrize("method", ["spectral", "blend"])

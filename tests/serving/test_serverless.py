@@ -22,7 +22,7 @@ from es_ttc.index.mappings.index import create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import corpus
+from tests.serving.corpus import corpus
 from tests.serving.relay import Passed, relay
 from tests.support.gateway import gateway_to
 

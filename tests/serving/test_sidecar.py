@@ -12,7 +12,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.serving.http import raw_request
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SIDECAR_TOKEN, Behind
-from tests.serving.test_rescore import CATS, EVERYTHING
+from tests.serving.corpus import CATS, EVERYTHING
 from tests.support.gateway import gateway_to
 
 ON_ONE_ENGINE = True

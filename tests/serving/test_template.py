@@ -7,8 +7,8 @@ import pytest
 
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import Behind
+from tests.serving.corpus import CATS, EVERYTHING, ours
 from tests.serving.relay import relay
-from tests.serving.test_rescore import CATS, EVERYTHING, ours
 from tests.support.gateway import gateway_to
 
 BODY = {"query": EVERYTHING, "size": 7, "rescore": ours()}

@@ -21,7 +21,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.serving.rescoring import add_to_total
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import ANIMALS, DEEDS, Behind, make_index
+from tests.serving.conftest import Behind, make_index
+from tests.serving.corpus import ANIMALS, DEEDS
 from tests.serving.relay import Passed, relay
 from tests.support.gateway import gateway_to
 

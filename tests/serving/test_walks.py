@@ -20,7 +20,8 @@ from es_ttc.reranking.index_graph.store import nodes, write_nodes
 from es_ttc.settings import EngineSettings
 from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call
-from tests.serving.conftest import Behind, corpus, make_index
+from tests.serving.conftest import Behind, make_index
+from tests.serving.corpus import corpus
 from tests.support.gateway import gateway_to
 from tests.support.servers import server_beside
 

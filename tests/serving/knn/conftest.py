@@ -10,7 +10,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from tests.serving.client import call
-from tests.serving.conftest import Behind, corpus, fill
+from tests.serving.conftest import Behind, fill
+from tests.serving.corpus import corpus
 from tests.serving.relay import Relay, relay
 from tests.support.gateway import gateway_to
 from tests.support.kept import Kept

@@ -19,7 +19,8 @@ from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Documents, Vectors
 from es_ttc.retrievers.memory import Matrix, MemorySearch
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, corpus, fill, make_index
+from tests.serving.conftest import Behind, fill, make_index
+from tests.serving.corpus import corpus
 from tests.support.encoders import Renamed
 from tests.support.gateway import gateway_to
 

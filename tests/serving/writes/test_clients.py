@@ -17,7 +17,7 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from tests.serving.client import call, search
-from tests.serving.conftest import ANIMALS, DEEDS
+from tests.serving.corpus import ANIMALS, DEEDS
 from tests.serving.writes.conftest import Place, fill_pending
 
 pytestmark = pytest.mark.processors

@@ -21,7 +21,8 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.writes import answers
 from tests.conftest import PRODUCTS
 from tests.serving.client import call, search
-from tests.serving.conftest import corpus, fill
+from tests.serving.conftest import fill
+from tests.serving.corpus import corpus
 from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, gateway_of, states, stored
 from tests.support.encoders import Wrapped
 from tests.support.gateway import gateway_to
