@@ -45,7 +45,7 @@ def encoder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encod
 
 @pytest.fixture(scope="session")
 def spec(encoder: Encoder) -> IndexSpec:
-    return IndexSpec(encoder.identity, text_fields=FIELDS, codec="float16", scales=(1, 3, float("inf")), max_tokens=64)
+    return IndexSpec(encoder.identity, text_fields=FIELDS, scales=(1, 3, float("inf")), max_tokens=64)
 
 
 @pytest.fixture

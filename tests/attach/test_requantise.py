@@ -52,7 +52,7 @@ async def stored(engine: Engine, index: str) -> dict[str, tuple[TokenVectors, st
 async def test_attached_features_move_into_a_new_side_index(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, codec: Any
 ) -> None:
-    await attach(engine, shop, spec, encoder)
+    await attach(engine, shop, replace(spec, codec="float16"), encoder)
     before = scores(ask(gateway, shop))
     filled = await attach(engine, shop, replace(spec, codec=codec), Silent(encoder))
     assert (filled.carried, filled.written, filled.failed) == (20, 0, 0)

@@ -101,7 +101,7 @@ def one_query(text: str) -> Context:
 def test_a_regular_expression_that_never_ends_costs_its_search_alone(
     opensearch_url: str, index_name: str, encoder: Encoder, programs: Path
 ) -> None:
-    spec = IndexSpec(encoder.identity, text_fields=("text",), tokens="none", codec="float16")
+    spec = IndexSpec(encoder.identity, text_fields=("text",), tokens="none")
     documents = [{"_id": document.id, "text": document.text} for document in BEES.documents]
     asyncio.run(fill(opensearch_url, index_name, spec, encoder, documents))
 

@@ -66,7 +66,7 @@ def with_engine(plugged: Plugged, act: Callable[[Engine], Awaitable[Any]]) -> An
 
 @pytest.fixture
 def spec(encoder: Encoder) -> IndexSpec:
-    return IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+    return IndexSpec(encoder.identity, max_tokens=64)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_nested_token_vectors_are_written_and_read_in_the_shard(
     plugged: Plugged, index_name: str, encoder: Encoder
 ) -> None:
     """The processor writes what `es-ttc ingest` writes, and the shard's own rescorer reads it, beside spans."""
-    spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64, tokens="nested", spans=(SpanGrid(10, 5),))
+    spec = IndexSpec(encoder.identity, max_tokens=64, tokens="nested", spans=(SpanGrid(10, 5),))
     with_engine(plugged, lambda engine: create_index(engine, index_name, spec, IndexOptions(shards=1, replicas=0)))
     try:
         assert write(plugged, "wait", corpus(), index_name).json()["errors"] is False

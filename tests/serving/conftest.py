@@ -68,7 +68,7 @@ def make_index(
     **storage: Any,
 ) -> IndexSpec:
     """Make an index of the corpus, or of other documents."""
-    spec = IndexSpec(encoder.identity, **{"codec": "float16", "max_tokens": 64, **storage})
+    spec = IndexSpec(encoder.identity, **{"max_tokens": 64, **storage})
     asyncio.run(fill(url, name, spec, encoder, corpus() if documents is None else documents, shards))
     return spec
 

@@ -23,7 +23,7 @@ TEXT = "which cat drinks milk?"
 async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Float32:
     """An index of documents with random vectors, one token each; with nothing for kNN, which takes most of a minute."""
     rng = np.random.default_rng(3)
-    spec = IndexSpec(encoder.identity, codec="float16", scales=(1,))
+    spec = IndexSpec(encoder.identity, scales=(1,))
     tokens = rng.standard_normal((DOCUMENTS, 1, encoder.identity.dims)).astype(np.float32)
     tokens /= np.linalg.norm(tokens, axis=2, keepdims=True)
     pooled: Float32 = tokens[:, 0]

@@ -42,7 +42,7 @@ def scores_of(reply: Reply) -> dict[int, float]:
 
 @pytest.mark.parametrize("model", ["spectral", "dense", "maxsim"])
 def test_texts_score_as_the_documents_of_a_search_do(gateway: str, encoder: Encoder, model: str) -> None:
-    spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+    spec = IndexSpec(encoder.identity, max_tokens=64)
     expected = in_memory(encoder, spec, model, [CATS])
     documents = corpus()
     texts = [" ".join(filter(None, (document["title"], document["text"]))) for document in documents]

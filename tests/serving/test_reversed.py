@@ -69,9 +69,7 @@ def two_roles(folder: Path) -> Encoder:
 
 @pytest.fixture(scope="module")
 def spec(two_roles: Encoder) -> IndexSpec:
-    return IndexSpec(
-        two_roles.identity, text_fields=("text",), tokens="none", codec="float16", chunks=True, reversed=True
-    )
+    return IndexSpec(two_roles.identity, text_fields=("text",), tokens="none", chunks=True, reversed=True)
 
 
 @pytest.fixture(scope="module")

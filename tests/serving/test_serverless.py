@@ -86,7 +86,7 @@ async def test_an_index_of_ours_works_and_an_attached_one_is_refused(
                 False,
             )
             assert found.has(RANK_VECTORS)
-            spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+            spec = IndexSpec(encoder.identity, max_tokens=64)
             await create_index(engine, index_name, spec)
             await ingest(engine, index_name, Inputs([Documents(corpus())]), encoder, dead_letters=DeadLetterList())
             await engine.refresh(index_name)

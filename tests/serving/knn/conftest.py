@@ -31,7 +31,7 @@ def spanned(engine_url: str, all_spanned: Kept[Behind]) -> Behind:
 @contextmanager
 def _spanned(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
     name = f"test-knn-{uuid.uuid4().hex[:8]}"
-    spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64, spans=(SpanGrid(5, 3),))
+    spec = IndexSpec(encoder.identity, max_tokens=64, spans=(SpanGrid(5, 3),))
     asyncio.run(fill(engine_url, name, spec, encoder, corpus()))
     try:
         with gateway_to(engine_url, encoder, max_window=300) as gateway:

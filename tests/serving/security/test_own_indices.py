@@ -113,7 +113,7 @@ def test_documents_are_written_with_the_callers_rights(secured: Behind) -> None:
 
 def test_an_engine_whose_licence_lets_it_calls_us_as_its_reranker(secured: Behind) -> None:
     """The JSON is that of the how-to page; Elasticsearch itself sends the request and reads the answer."""
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "rerank-endpoint.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "rerank-endpoint.md").read_text("utf-8")
     blocks = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
     service = next(block for block in blocks if block.get("service") == "custom")
     service["service_settings"]["url"] = f"{secured.gateway}/_ttc/rerank"
@@ -285,7 +285,7 @@ async def test_commands_need_no_rights_on_the_cluster_but_to_read_its_version(
         await engine.create_index("rights-shop", {"mappings": {"properties": {"text": {"type": "text"}}}})
         await engine.bulk("rights-shop", [b'{"index":{"_id":"1"}}', b'{"text":"a cat that drinks milk"}'])
         [source] = await sources_of(engine, "rights-shop")
-        attached = IndexSpec(encoder.identity, text_fields=("text",), codec="float16", max_tokens=64)
+        attached = IndexSpec(encoder.identity, text_fields=("text",), max_tokens=64)
         await attach_beside(engine, source, attached, encoder)
         with gateway_to(secured.engine, encoder) as gateway:
             for index in ("rights-own", "rights-shop"):

@@ -75,7 +75,7 @@ def place(engine_url: str, all_places: Kept[Place]) -> Place:
 
 @pytest.fixture(scope="session")
 def spec(encoder: Encoder) -> IndexSpec:
-    return IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+    return IndexSpec(encoder.identity, max_tokens=64)
 
 
 @pytest.fixture
