@@ -135,7 +135,7 @@ async def test_an_alias_that_moves_takes_nothing_known_of_its_former_index_along
             assert {hit["_index"] for hit in reply.json()["hits"]["hits"]} == {index}
 
 
-async def test_what_a_search_of_some_shards_counts_is_not_taken_for_the_whole_index(
+async def test_counts_of_some_shards_are_not_reused_for_the_whole_index(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await put(

@@ -283,12 +283,12 @@ async def test_a_calibration_stands_in_the_side_index(
     wider = replace(spec, scales=(1, 5))
     await attach(engine, shop, wider, encoder)  # another side index takes it over
     assert (await feature_location(engine, shop)).index != before
-    ours, theirs = (scores(ask(gateway, index, "bidirzscore")) for index in (shop, f"{shop}-native"))
-    assert ours == pytest.approx(theirs, abs=1e-4)
-    assert max(ours.values()) > 0
+    own, reference = (scores(ask(gateway, index, "bidirzscore")) for index in (shop, f"{shop}-native"))
+    assert own == pytest.approx(reference, abs=1e-4)
+    assert max(own.values()) > 0
 
 
-async def test_what_a_side_index_lacks_is_named(
+async def test_knn_over_side_index_without_spans_is_refused_with_the_field(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await attach(engine, shop, spec, encoder)

@@ -75,6 +75,8 @@ async def test_attached_features_move_into_a_new_side_index(
         ({"tokens": "none"}, "int2", r"keeps its tokens as \[none\]"),
     ],
 )
-def test_what_cannot_be_moved_is_refused(spec: IndexSpec, change: dict[str, Any], codec: Any, says: str) -> None:
+def test_require_coarser_codec_refuses_finer_codecs_and_other_storage(
+    spec: IndexSpec, change: dict[str, Any], codec: Any, says: str
+) -> None:
     with pytest.raises(InvalidRequest, match=says):
         require_coarser(replace(spec, **change), codec, "articles")

@@ -40,7 +40,7 @@ REVISION = MODELS["minilm"].revision
         ("", ParsedName("")),
     ],
 )
-def test_names(name: str, parts: ParsedName) -> None:
+def test_parse_name(name: str, parts: ParsedName) -> None:
     assert parse_name(name) == parts
 
 
@@ -65,7 +65,7 @@ def test_a_folder_with_our_signs_in_its_name_is_a_folder(tmp_path: Path) -> None
         ("no-such/model@vllm", r"encoder \[no-such/model\] is no short name"),
     ],
 )
-def test_names_that_do_not_do(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_model_names_are_refused(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigurationError, match=message):
         load_encoder(name)
@@ -371,7 +371,7 @@ def test_damaged_parts_leave_nothing_behind(parts: list[Path], tmp_path: Path, f
     assert [path.name for path in target.parent.iterdir()] == []
 
 
-def test_mpnet() -> None:
+def test_mpnet_is_loaded_from_its_package() -> None:
     encoder = load_encoder("mpnet")
     assert encoder.identity.key == f"all-mpnet-base-v2@{MODELS['mpnet'].revision}/768x384"
     result = encoder.encode(["A dog runs.", "A cat sleeps.", "The dog is running."])

@@ -13,7 +13,7 @@ from es_ttc.enrichment.jobs import encoding_turn
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.support.gateway import gateway_to
-from tests.support.kept import Kept
+from tests.support.per_engine import PerEngine
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +33,13 @@ def spec(encoder: Encoder) -> IndexSpec:
 
 
 @pytest.fixture(scope="session")
-def gateways(encoder: Encoder) -> Iterator[Kept[str]]:
-    with Kept(lambda engine: gateway_to(engine, encoder)) as kept:
-        yield kept
+def gateways(encoder: Encoder) -> Iterator[PerEngine[str]]:
+    with PerEngine(lambda engine: gateway_to(engine, encoder)) as per_engine:
+        yield per_engine
 
 
 @pytest.fixture
-def gateway(engine_url: str, gateways: Kept[str]) -> str:
+def gateway(engine_url: str, gateways: PerEngine[str]) -> str:
     return gateways.of(engine_url)
 
 

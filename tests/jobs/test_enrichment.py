@@ -23,7 +23,7 @@ from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.support.following import searches, settings_for
-from tests.support.jobs import Workplace, model_process
+from tests.support.jobs import JobSetup, model_process
 from tests.support.llm import scripted_model
 
 pytestmark = pytest.mark.processors
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.processors
 ON_ONE_ENGINE = True
 
 
-async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
+async def test_enrichment_job_without_a_model_is_paused_with_the_reason(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path, pipelines: Callable[..., Any]
 ) -> None:
     await create_index(engine, index_name, spec, IndexOptions(shards=1, replicas=0))
@@ -47,11 +47,11 @@ async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
     with pytest.raises(ConfigurationError, match="no language model is configured"):
         await commands.resume(engine, settings, job.id)
     with model_process(tmp_path) as (model, _, __):
-        place = Workplace(engine.url, index_name, model, tmp_path)
-        resumed = await commands.resume(engine, place.settings, job.id, tokens=1000)
+        job_setup = JobSetup(engine.url, index_name, model, tmp_path)
+        resumed = await commands.resume(engine, job_setup.settings, job.id, tokens=1000)
         assert isinstance(resumed.job, Job)
         assert (resumed.state, resumed.job.plan.model, resumed.job.plan.prompt) == ("idle", "scripted", "base")
-        [again] = await follow(engine, place.settings, index_name, "later", EnrichmentOptions("base"))
+        [again] = await follow(engine, job_setup.settings, index_name, "later", EnrichmentOptions("base"))
         assert again.enrichment is not None
         assert (again.enrichment.job.budget.tokens, again.enrichment.job.refresh) == (1000, 0.5)
     [without] = await follow(engine, settings, index_name, "later")
@@ -61,7 +61,7 @@ async def test_without_a_model_the_job_that_enriches_waits_and_says_why(
 
 
 @pytest.mark.usefixtures("pipelines")
-async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
+async def test_enrichment_of_a_grown_corpus_filters_phrases_anew(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path
 ) -> None:
     """A phrase that was rare becomes frequent; the model is not asked again. Afterwards nothing is searched."""
@@ -76,7 +76,7 @@ async def test_proposals_are_filtered_again_when_the_corpus_has_grown(
     async with scripted_model(lambda _: "snow, flood") as model:
         with EmbeddedRedis() as own:
             redis = Redis.from_url(own.url)
-            settings = Workplace(engine.url, index_name, model.url, tmp_path).settings
+            settings = JobSetup(engine.url, index_name, model.url, tmp_path).settings
             await follow(engine, settings, index_name, "later")
             await add_enrichment(engine, index_name)
             request = EnrichmentOptions().request(index_name)

@@ -31,7 +31,7 @@ ON_ONE_ENGINE = True
 on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 
 
-async def test_pause_resume_cancel_and_two_workers(
+async def test_encoding_job_paused_resumed_and_cancelled_with_two_workers(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, pipelines: Callable[..., Any]
 ) -> None:
     await create_index(engine, index_name, spec, IndexOptions(shards=1, replicas=0))
@@ -90,7 +90,7 @@ async def test_pause_resume_cancel_and_two_workers(
 
 
 @on_both
-async def test_records_that_are_deleted_under_a_worker_do_not_come_back(
+async def test_jobs_index_deleted_under_a_worker_is_not_made_again(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     settings = settings_for(engine, index_name)
@@ -133,7 +133,7 @@ async def test_records_that_are_deleted_under_a_worker_do_not_come_back(
     await unfollow(engine, settings.jobs_index, index_name)
 
 
-async def test_counts_are_those_of_the_index_and_not_of_a_worker_that_was_killed(
+async def test_progress_after_a_lost_checkpoint_is_counted_from_the_index(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     settings = settings_for(engine, index_name)

@@ -29,7 +29,7 @@ from es_ttc.settings import Settings
 from tests.conftest import PRODUCTS
 from tests.serving.client import call
 from tests.support.following import ask, features_fit, following, settings_for, settled, until, versions
-from tests.support.jobs import Workplace, document, model_process, worker_at
+from tests.support.jobs import JobSetup, document, model_process, worker_at
 
 pytestmark = pytest.mark.processors
 
@@ -39,7 +39,7 @@ on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 
 @pytest.mark.parametrize("engine_url", ["elasticsearch"], indirect=True)  # test_workers.py has the other product
 @pytest.mark.usefixtures("pipelines")
-async def test_what_a_client_writes_is_found_by_every_method(
+async def test_worker_documents_written_by_http_are_found_by_every_method(
     engine: Engine,
     engine_url: str,
     gateway: str,
@@ -57,8 +57,8 @@ async def test_what_a_client_writes_is_found_by_every_method(
 
     with model_process(tmp_path, seconds=0.0) as (model, _, asked):
         more = {"ES_TTC_ENCODER": "minilm@onnx"}
-        place = Workplace(engine_url, index_name, model, tmp_path, more=more)
-        for name, value in place.environment.items():
+        job_setup = JobSetup(engine_url, index_name, model, tmp_path, more=more)
+        for name, value in job_setup.environment.items():
             monkeypatch.setenv(name, value)
         made = await asyncio.to_thread(
             run, ["index", "pipeline", index_name, "--encode", "later", "--enrich", "--prompt", "base", "--json"]
@@ -67,7 +67,7 @@ async def test_what_a_client_writes_is_found_by_every_method(
         assert made == 0, printed.err
         [followed] = json.loads(printed.out)["indices"]
         assert (followed["encoding"]["state"], followed["enrichment"]["reason"]) == ("idle", "")
-        with worker_at(place) as worker:
+        with worker_at(job_setup) as worker:
 
             async def enriched() -> bool:
                 await engine.refresh(index_name)
@@ -105,7 +105,7 @@ async def test_what_a_client_writes_is_found_by_every_method(
 
 
 @on_both
-async def test_every_kind_of_write_is_encoded_once(
+async def test_worker_every_kind_of_write_is_encoded_once(
     engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder, pipelines: Callable[..., Any]
 ) -> None:
     """Whole documents, partial updates, scripts and copies, behind pipelines of the user's own."""
@@ -185,7 +185,7 @@ async def test_every_kind_of_write_is_encoded_once(
 
 
 @on_both
-async def test_attached_indices_are_followed_too(
+async def test_follow_attached_index_encodes_changes_and_unfollow_restores_it(
     engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder, pipelines: Callable[..., Any]
 ) -> None:
     """An index that people already use: changed and deleted documents, and the way back."""
@@ -234,7 +234,7 @@ async def test_attached_indices_are_followed_too(
     assert source.settings["index.final_pipeline"] == final
 
 
-async def test_what_cannot_be_followed_is_refused_and_left_as_it_was(
+async def test_follow_index_without_features_is_refused_and_unchanged(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     settings = settings_for(engine, index_name)
@@ -256,7 +256,7 @@ async def test_what_cannot_be_followed_is_refused_and_left_as_it_was(
         await engine.delete_index(side_name)
 
 
-async def test_a_plugin_that_is_not_there_is_named_before_anything_changes(
+async def test_follow_without_plugin_is_refused_before_any_change(
     engine: Engine, index_name: str, spec: IndexSpec
 ) -> None:
     settings = settings_for(engine, index_name)
@@ -268,7 +268,7 @@ async def test_a_plugin_that_is_not_there_is_named_before_anything_changes(
     assert not await engine.exists(settings.jobs_index)
 
 
-async def test_workers_load_the_encoder_of_the_features_unless_another_is_chosen(
+async def test_worker_loads_the_encoder_of_the_features_unless_another_is_configured(
     spec: IndexSpec, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ES_TTC_ENCODER", raising=False)

@@ -22,7 +22,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 from tests.conftest import PRODUCTS
 from tests.serving.client import call
 from tests.support.following import ask, enrich_all, following, remove_traces_like, settings_for, settled
-from tests.support.jobs import Workplace
+from tests.support.jobs import JobSetup
 from tests.support.llm import scripted_model
 
 pytestmark = pytest.mark.processors
@@ -32,7 +32,7 @@ on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 
 
 @on_both
-async def test_the_next_index_is_followed_too(
+async def test_rollover_new_index_is_followed(
     engine: Engine, index_name: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     """After a rollover the new index gets a side index like the one before; a deleted one ends its job.
@@ -94,7 +94,7 @@ async def test_the_next_index_is_followed_too(
     ],
     indirect=["engine_url"],
 )
-async def test_the_next_index_is_enriched_too(
+async def test_rollover_new_index_is_enriched(
     engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path, template: str
 ) -> None:
     """The job of the new index is like that of the one before, also if an index template carries the pipeline over."""
@@ -103,7 +103,7 @@ async def test_the_next_index_is_enriched_too(
     made = {"index_patterns": [f"{name}-0*"], "priority": 500, "template": body}
     await engine.request("PUT", f"/_index_template/{name}", body=made)
     async with scripted_model(lambda _: "snow, flood") as model:
-        settings = Workplace(engine.url, index_name, model.url, tmp_path).settings
+        settings = JobSetup(engine.url, index_name, model.url, tmp_path).settings
         try:
             await engine.create_index(f"{name}-000001", {"aliases": {name: {"is_write_index": True}}})
 
@@ -152,7 +152,9 @@ async def test_the_next_index_is_enriched_too(
                 await engine.request("DELETE", f"/_ingest/pipeline/*{name}*")
 
 
-async def test_a_deleted_index_ends_its_job(engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder) -> None:
+async def test_encoding_job_of_a_deleted_index_is_cancelled(
+    engine: Engine, index_name: str, spec: IndexSpec, encoder: Encoder
+) -> None:
     settings = settings_for(engine, index_name)
     await create_index(engine, index_name, spec)
     await follow(engine, settings, index_name, "later")

@@ -38,7 +38,7 @@ def odd(plugged: Plugged, encoder: Encoder) -> Plugged:
     }
     for name, changes in (odd_ones | LONG).items():
         marks = {"hash": f"hash_of_{name}".replace("-", "_") + "-doc_values", "encoder": identity, "vector": vector}
-        document = {"title": name, "anyway": "creature", "ttc": {**own, **marks, **changes}}
+        document = {"title": name, "kind": "animal", "ttc": {**own, **marks, **changes}}
         reply = call(url, "PUT", f"/{INDEX}/_doc/{name}?refresh=true", document)
         assert reply.status == 201, reply.body
     if plugged.product == "opensearch":

@@ -21,13 +21,13 @@ from es_ttc.settings import EngineSettings
 from tests.serving.client import call
 from tests.serving.corpus import corpus
 from tests.support.gateway import gateway_to
-from tests.support.kept import Kept
+from tests.support.per_engine import PerEngine
 
 SIDECAR_TOKEN = "a-token-of-the-tests"
 
 
 @dataclass(frozen=True)
-class Behind:
+class SearchStack:
     """An engine with the gateway in front of it and an index in it."""
 
     engine: str
@@ -80,24 +80,24 @@ def encoder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encod
 
 
 @pytest.fixture(scope="session")
-def all_behind(encoder: Encoder) -> Iterator[Kept[Behind]]:
-    with Kept(lambda engine: _behind(engine, encoder)) as kept:
-        yield kept
+def all_stacks(encoder: Encoder) -> Iterator[PerEngine[SearchStack]]:
+    with PerEngine(lambda engine: _stack(engine, encoder)) as per_engine:
+        yield per_engine
 
 
 @pytest.fixture(scope="session")
-def behind(engine_url: str, all_behind: Kept[Behind]) -> Behind:
-    return all_behind.of(engine_url)
+def stack(engine_url: str, all_stacks: PerEngine[SearchStack]) -> SearchStack:
+    return all_stacks.of(engine_url)
 
 
 @contextmanager
-def _behind(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
+def _stack(engine_url: str, encoder: Encoder) -> Iterator[SearchStack]:
     name = f"test-gateway-{uuid.uuid4().hex[:8]}"
     spec = make_index(engine_url, name, encoder)
     try:
         with gateway_to(
             engine_url, encoder, write_timeout_ms=60_000, max_window=300, sidecar_token=SecretStr(SIDECAR_TOKEN)
         ) as gateway:
-            yield Behind(engine_url, gateway, name, spec)
+            yield SearchStack(engine_url, gateway, name, spec)
     finally:
         call(engine_url, "DELETE", f"/{name}")

@@ -28,17 +28,17 @@ def corpus() -> list[dict[str, Any]]:
     texts[7] = {"title": "", "text": ""}
     texts[21] = {"title": "แมวกินนม 🐈", "text": "القطة تشرب الحليب \x07 and the cat drinks milk."}
     return [
-        {"_id": f"d{number}", "number": number, "group": f"g{number % 7}", "anyway": "creature", **text}
+        {"_id": f"d{number}", "number": number, "group": f"g{number % 7}", "kind": "animal", **text}
         for number, text in enumerate(texts)
     ]
 
 
-EVERYTHING = {"match": {"anyway": "creature"}}
+EVERYTHING = {"match": {"kind": "animal"}}
 CATS = "which cat drinks milk?"
 WITHOUT_TEXT = "d7"
 
 
-def ours(method: str = "spectral", **section: Any) -> dict[str, Any]:
+def ttc_rescore(method: str = "spectral", **section: Any) -> dict[str, Any]:
     return {"window_size": 100, "ttc": {"method": method, "query_text": CATS, **section}}
 
 

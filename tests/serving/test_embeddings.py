@@ -76,7 +76,7 @@ def test_vectors_are_those_of_ingest_and_of_queries(gateway: str, encoder: Encod
         ({"inputs": "x"}, "did you mean [input]?"),
     ],
 )
-def test_what_cannot_be_meant_is_a_400_in_the_engines_shape(gateway: str, changes: dict[str, Any], words: str) -> None:
+def test_embeddings_with_invalid_input_is_a_400(gateway: str, changes: dict[str, Any], words: str) -> None:
     reply = embed(gateway, **changes)
     assert (reply.status, words in reply.reason) == (400, True), reply.body
 

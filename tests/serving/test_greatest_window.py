@@ -44,7 +44,9 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
     return pooled
 
 
-def test_ten_thousand_documents(opensearch_url: str, index_name: str, encoder: Encoder, vectors: Float32) -> None:
+def test_window_of_ten_thousand_documents_is_rescored(
+    opensearch_url: str, index_name: str, encoder: Encoder, vectors: Float32
+) -> None:
     query = encoder.encode([TEXT], role="query", tokens=False).pooled[0]
     expected = shown_similarity(vectors @ query)
     rescore = {"window_size": DOCUMENTS, "ttc": {"method": "dense", "query_text": TEXT}}

@@ -10,7 +10,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers import registry
 from es_ttc.serving.request.section import parse_section
 from tests.serving.client import search
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 
 ON_ONE_ENGINE = True
 
@@ -182,7 +182,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
         )
     ),
 ]
-OURS = {"field": "ttc.vector", "query_text": "cats", "k": 5, "ttc": NNN}
+TTC_CLAUSE = {"field": "ttc.vector", "query_text": "cats", "k": 5, "ttc": NNN}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     *(({"query": MATCH, "rescore": rescore}, words) for rescore, words in RESCORE),
     *(({"query": MATCH, "rescore": {"ttc": section}}, words) for section, words in SECTION),
@@ -191,7 +191,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         for method, params, words in PARAMS
     ),
     *(
-        ({"knn": {name: value for name, value in (OURS | changes).items() if value is not ...}}, words)
+        ({"knn": {name: value for name, value in (TTC_CLAUSE | changes).items() if value is not ...}}, words)
         for changes, words in KNN
     ),
     *OTHERS,
@@ -199,8 +199,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("body", "words"), REFUSED)
-def test_what_is_wrong_is_named_in_a_sentence(behind: Behind, body: dict[str, Any], words: str) -> None:
-    reply = search(behind.gateway, behind.index, body)
+def test_rescore_with_an_invalid_section_is_refused_with_the_field(
+    stack: SearchStack, body: dict[str, Any], words: str
+) -> None:
+    reply = search(stack.gateway, stack.index, body)
     assert reply.status == 400, reply.body
     error = reply.json()["error"]
     assert error["type"] == "illegal_argument_exception"
@@ -233,12 +235,12 @@ def test_values_that_no_json_of_an_engine_has_are_refused_in_parameters(method: 
         registry.parse_params(registry.load(method), raw)
 
 
-def test_a_language_model_that_is_not_configured_leaves_the_first_pass(behind: Behind) -> None:
+def test_a_language_model_that_is_not_configured_leaves_the_first_pass(stack: SearchStack) -> None:
     ours = {"method": "rr", "params": {"reranker": "llm"}}
     body = {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": ours}}
-    reply = search(behind.gateway, behind.index, body)
-    assert reply.ids == search(behind.engine, behind.index, {"query": body["query"]}).ids
+    reply = search(stack.gateway, stack.index, body)
+    assert reply.ids == search(stack.engine, stack.index, {"query": body["query"]}).ids
     assert reply.json()["ttc"]["applied"] is False
     assert "ES_TTC_LLM_URL" in reply.json()["ttc"]["reason"]
     ours["on_error"] = "fail"
-    assert "ES_TTC_LLM_URL" in search(behind.gateway, behind.index, body).reason
+    assert "ES_TTC_LLM_URL" in search(stack.gateway, stack.index, body).reason

@@ -12,7 +12,7 @@ import pytest
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.serving.corpus import ANIMALS, DEEDS
 from tests.serving.test_agents import agent_of, ask
 from tests.support.gateway import gateway_to
@@ -45,16 +45,16 @@ def judged(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fitted(behind: Behind, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fitted]:
+def fitted(stack: SearchStack, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fitted]:
     folder = tmp_path_factory.mktemp("relevance")
     file, report, data = folder / "relevance.json", folder / "report", str(judged(folder / "data"))
-    arguments = ["calibrate", "relevance", behind.index, data, "--engine", behind.engine, "--encoder", "minilm@onnx"]
+    arguments = ["calibrate", "relevance", stack.index, data, "--engine", stack.engine, "--encoder", "minilm@onnx"]
     assert run([*arguments, "--queries", "20", "--out", str(file)]) == 1  # too few
     assert not file.exists()
     assert run([*arguments, "--out", str(file), "--report", str(report)]) == 0
     assert "<svg" in (report / "index.html").read_text()
-    with gateway_to(behind.engine, encoder, tuned=(file,)) as gateway:
-        yield Fitted(gateway, behind.index, file)
+    with gateway_to(stack.engine, encoder, tuned=(file,)) as gateway:
+        yield Fitted(gateway, stack.index, file)
 
 
 def asked(fitted: Fitted, text: str = CAT, size: int = 10, body: dict[str, Any] | None = None, **section: Any) -> Reply:
@@ -173,9 +173,9 @@ def test_a_gateway_without_the_calibration_answers_with_the_first_pass(fitted: F
 
 
 @pytest.mark.parametrize("target", ["{index}-alias", "%3C{index}-alias%3E", "{index}*"])
-def test_another_name_of_one_index_has_its_calibration(fitted: Fitted, behind: Behind, target: str) -> None:
+def test_another_name_of_one_index_has_its_calibration(fitted: Fitted, stack: SearchStack, target: str) -> None:
     alias = {"index": fitted.index, "alias": f"{fitted.index}-alias"}
-    assert call(behind.engine, "POST", "/_aliases", {"actions": [{"add": alias}]}).status == 200
+    assert call(stack.engine, "POST", "/_aliases", {"actions": [{"add": alias}]}).status == 200
     body = {"query": {"match": {"text": CAT}}, "rescore": {"ttc": {"relevance": True}}}
     reply = call(fitted.gateway, "POST", f"/{target.format(index=fitted.index)}/_search", body)
     assert relevances(reply) == relevances(asked(fitted, relevance=True))

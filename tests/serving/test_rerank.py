@@ -96,7 +96,7 @@ class Parameters(Template):
     idpattern = r"[a-z_.]+"
 
 
-def test_what_can_be_asked_for(gateway: str) -> None:
+def test_rerank_takes_objects_top_n_and_gzip(gateway: str) -> None:
     everything = scores_of(rerank(gateway))
     assert next(iter(everything)) == 1
     assert everything[2] == 0
@@ -123,7 +123,7 @@ def test_what_can_be_asked_for(gateway: str) -> None:
         ({"model": "spectrl"}, "did you mean [spectral]?"),
     ],
 )
-def test_what_cannot_be_meant_is_a_400_in_the_engines_shape(gateway: str, changes: dict[str, Any], words: str) -> None:
+def test_rerank_with_invalid_input_is_a_400(gateway: str, changes: dict[str, Any], words: str) -> None:
     reply = rerank(gateway, **changes)
     assert reply.status == 400
     assert words in reply.reason
@@ -144,7 +144,7 @@ def test_a_body_that_cannot_be_read_is_a_400(gateway: str, raw: bytes) -> None:
     assert call(gateway, "POST", "/_ttc/rerank", raw, JSON).status == 400
 
 
-def test_too_late_is_said(encoder: Encoder) -> None:
+def test_rerank_beyond_its_timeout_is_a_503(encoder: Encoder) -> None:
     with gateway_to(NOWHERE, encoder, rerank_timeout_ms=1) as url:
         reply = rerank(url, documents=[f"A text that nobody has encoded yet, number {number}." for number in range(50)])
         assert reply.status == 503

@@ -15,8 +15,8 @@ TOGETHER = ("tests/evaluation/test_through_engine.py", "tests/evaluation/test_pr
 FOLDERS = ("tests/serving/security/",)
 """Folders that stay together: their tests share a node of their own."""
 KILLED = (
-    "tests/jobs/test_workers.py::test_a_job_survives_everything",
-    "tests/jobs/test_workers.py::test_what_is_written_is_encoded_once_whatever_is_killed",
+    "tests/jobs/test_workers.py::test_job_with_processes_killed_enriches_every_document_once",
+    "tests/jobs/test_workers.py::test_followed_writes_with_processes_killed_are_encoded_once",
     "tests/attach/test_killed.py::test_an_engine_that_is_killed",
     "tests/ingest/test_engine_killed.py",
     "tests/serving/test_engine_faults.py",

@@ -253,7 +253,7 @@ def test_several_indices_are_searched_by_the_fields_named(rewritten: Rewritten) 
         ({"detail": "map"}, '[ttc.detail] "map" belongs to [rescore]: in [query] take true'),
     ],
 )
-def test_what_cannot_be_meant_is_refused(rewritten: Rewritten, section: dict[str, Any], reason: str) -> None:
+def test_sira_with_an_invalid_query_is_refused(rewritten: Rewritten, section: dict[str, Any], reason: str) -> None:
     given = {"method": "sira", "query_text": "a new text", **section}
     found = rewritten.search({"query": {"ttc": {key: value for key, value in given.items() if value is not None}}})
     assert found.status == 400

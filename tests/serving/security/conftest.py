@@ -15,7 +15,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.playground import playground_routes
 from es_ttc.settings import Settings
 from tests.serving.client import Reply, call
-from tests.serving.conftest import Behind, fill
+from tests.serving.conftest import SearchStack, fill
 from tests.serving.corpus import EVERYTHING, corpus
 from tests.support.gateway import gateway_to
 from tests.support.memory import data_folder
@@ -33,7 +33,7 @@ ROLES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="session")
-def secured(encoder: Encoder) -> Iterator[Behind]:
+def secured(encoder: Encoder) -> Iterator[SearchStack]:
     """An engine that asks for credentials, with two users who may not see everything."""
     name = f"tests-{os.getpid()}-secured"
     spec = NodeSpec(
@@ -59,7 +59,7 @@ def secured(encoder: Encoder) -> Iterator[Behind]:
             indices = [{"names": [INDEX], "privileges": ["read", "view_index_metadata"], **rights}]
             settle(node.url, f"/_security/role/{role}", {"indices": indices})
             settle(node.url, f"/_security/user/{user}", {"password": f"password-of-{user}", "roles": [role]})
-        yield Behind(node.url, gateway, INDEX, index)
+        yield SearchStack(node.url, gateway, INDEX, index)
 
 
 def settle(url: str, target: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from tests.rescorers.test_learned import stump, written
 from tests.serving.client import Reply, call
-from tests.serving.conftest import Behind
-from tests.serving.corpus import CATS, EVERYTHING, corpus, ours
+from tests.serving.conftest import SearchStack
+from tests.serving.corpus import CATS, EVERYTHING, corpus, ttc_rescore
 from tests.serving.security.conftest import ANN, BEN, HIDDEN_FROM, INDEX, MAY_SEE, ROLES, api_key, asked, settle
 from tests.support.learned import gateway_with
 from tests.support.secured_node import ADMIN, PASSWORD, SUPERUSER, basic
@@ -18,8 +18,8 @@ from tests.support.secured_node import ADMIN, PASSWORD, SUPERUSER, basic
 pytestmark = pytest.mark.engine
 
 
-@pytest.mark.parametrize("rescore", [{}, {"rescore": ours()}])
-def test_credentials_are_the_engines_to_judge(secured: Behind, rescore: dict[str, Any]) -> None:
+@pytest.mark.parametrize("rescore", [{}, {"rescore": ttc_rescore()}])
+def test_credentials_are_the_engines_to_judge(secured: SearchStack, rescore: dict[str, Any]) -> None:
     key = api_key(secured.engine, {"all": {"indices": [{"names": [INDEX], "privileges": ["read"]}]}})
     elsewhere = api_key(secured.engine, {"other": {"indices": [{"names": ["others"], "privileges": ["read"]}]}})
     for headers, status in (
@@ -45,8 +45,8 @@ def test_credentials_are_the_engines_to_judge(secured: Behind, rescore: dict[str
             assert through.headers.get("www-authenticate") == direct.headers.get("www-authenticate")
 
 
-def test_hidden_documents_are_not_seen_nor_counted_nor_scored(secured: Behind) -> None:
-    everything = asked(secured.gateway, ADMIN, rescore=ours())  # and now the memory holds all of them
+def test_hidden_documents_are_not_seen_nor_counted_nor_scored(secured: SearchStack) -> None:
+    everything = asked(secured.gateway, ADMIN, rescore=ttc_rescore())  # and now the memory holds all of them
     assert len(everything.ids) == 60
     visible = [(one, score) for one, score in zip(everything.ids, everything.scores, strict=True) if one in MAY_SEE]
     aggregation = {"all": {"global": {}}, "most": {"max": {"field": "number"}}}
@@ -55,19 +55,20 @@ def test_hidden_documents_are_not_seen_nor_counted_nor_scored(secured: Behind) -
         secured.engine, {"low": {"indices": [{"names": [INDEX], "privileges": ["read"], **ROLES["low_numbers"]}]}}
     )
     for headers in (ANN, runs_as_ann, key):
-        reply = asked(secured.gateway, headers, rescore=ours(), aggs=aggregation)
+        reply = asked(secured.gateway, headers, rescore=ttc_rescore(), aggs=aggregation)
         assert list(zip(reply.ids, reply.scores, strict=True)) == visible
         answer = reply.json()
         assert answer["ttc"]["window"] == answer["hits"]["total"]["value"] == len(MAY_SEE)
         assert answer["aggregations"]["most"]["value"] < HIDDEN_FROM
         pages = [
-            asked(secured.gateway, headers, rescore=ours(), size=7, **{"from": start}) for start in range(0, 35, 7)
+            asked(secured.gateway, headers, rescore=ttc_rescore(), size=7, **{"from": start})
+            for start in range(0, 35, 7)
         ]
         assert sorted(one for page in pages for one in page.ids) == sorted(MAY_SEE)
-        detail = asked(secured.gateway, headers, rescore=ours("mmr", detail=True))
+        detail = asked(secured.gateway, headers, rescore=ttc_rescore("mmr", detail=True))
         nearest = {hit["_ttc"].get("nearest") for hit in detail.json()["hits"]["hits"]}
         assert nearest - {None} <= MAY_SEE
-        grouped = asked(secured.gateway, headers, rescore=ours(), collapse={"field": "group.keyword"})
+        grouped = asked(secured.gateway, headers, rescore=ttc_rescore(), collapse={"field": "group.keyword"})
         assert set(grouped.ids) <= MAY_SEE
 
 
@@ -91,7 +92,7 @@ def assert_nothing_hidden(reply: Reply) -> None:
     assert all(f'"{name}"'.encode() not in reply.body for name in HIDDEN)
 
 
-def test_hidden_documents_do_not_join_a_window(secured: Behind) -> None:
+def test_hidden_documents_do_not_join_a_window(secured: SearchStack) -> None:
     """What only kNN finds is bound by rights too: words of a document that hides lead to others that do not."""
     words = {"match": {"text": "the farmer watches before rain"}}
     blend = {"window_size": 8, "ttc": {"query_text": "snow and rain", "detail": True}}
@@ -128,7 +129,7 @@ def test_hidden_documents_do_not_join_a_window(secured: Behind) -> None:
     assert blended({}).status == 401
 
 
-def test_a_filtered_alias_and_rights_bind_what_joins_together(secured: Behind) -> None:
+def test_a_filtered_alias_and_rights_bind_what_joins_together(secured: SearchStack) -> None:
     alias, odd = f"{INDEX}-odd", {"terms": {"number": list(range(1, 60, 2))}}
     settle(secured.engine, "/_aliases", {"actions": [{"add": {"index": INDEX, "alias": alias, "filter": odd}}]})
     indices = [{"names": [alias], "privileges": ["read", "view_index_metadata"], **ROLES["low_numbers"]}]
@@ -154,7 +155,7 @@ def test_a_filtered_alias_and_rights_bind_what_joins_together(secured: Behind) -
         settle(secured.engine, "/_aliases", {"actions": [{"remove": {"index": INDEX, "alias": alias}}]})
 
 
-def test_a_model_reads_numbers_with_the_callers_rights(secured: Behind, encoder: Encoder, tmp_path: Path) -> None:
+def test_a_model_reads_numbers_with_the_callers_rights(secured: SearchStack, encoder: Encoder, tmp_path: Path) -> None:
     fields = [{"name": "number"}]
     written(tmp_path, "mine", {**stump(feature=[4], threshold=[14.5], default_left=[False]), "fields": fields})
     with gateway_with(tmp_path, secured.engine, encoder) as gateway:
@@ -178,21 +179,23 @@ def test_a_model_reads_numbers_with_the_callers_rights(secured: Behind, encoder:
         assert inside.json()["ttc"]["applied"] is False, inside.body
 
 
-def test_hidden_documents_stay_hidden_in_several_searches_and_points_in_time(secured: Behind) -> None:
-    asked(secured.gateway, ADMIN, rescore=ours())
-    lines: list[dict[str, Any]] = [{"index": INDEX}, {"query": EVERYTHING, "size": 60, "rescore": ours()}]
+def test_hidden_documents_stay_hidden_in_several_searches_and_points_in_time(secured: SearchStack) -> None:
+    asked(secured.gateway, ADMIN, rescore=ttc_rescore())
+    lines: list[dict[str, Any]] = [{"index": INDEX}, {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}]
     several = call(secured.gateway, "POST", "/_msearch", lines * 2, ANN)
     for response in several.json()["responses"]:
         assert {hit["_id"] for hit in response["hits"]["hits"]} == MAY_SEE
     opened = call(secured.gateway, "POST", f"/{INDEX}/_pit?keep_alive=1m", headers=ANN).json()
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours(), "pit": {"id": opened["id"]}}
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore(), "pit": {"id": opened["id"]}}
     reply = call(secured.gateway, "POST", "/_search", body, ANN)
     assert set(reply.ids) == MAY_SEE
     assert reply.json()["ttc"]["applied"] is True
 
 
-def test_features_that_a_caller_may_not_read_do_not_serve_him_from_memory(secured: Behind) -> None:
-    assert asked(secured.gateway, ADMIN, rescore=ours()).json()["ttc"]["applied"] is True
+def test_features_that_a_caller_may_not_read_do_not_serve_him_from_memory(secured: SearchStack) -> None:
+    assert asked(secured.gateway, ADMIN, rescore=ttc_rescore()).json()["ttc"]["applied"] is True
     for target in (INDEX, "_all", "*"):
-        reply = call(secured.gateway, "POST", f"/{target}/_search", {"query": EVERYTHING, "rescore": ours()}, BEN)
+        reply = call(
+            secured.gateway, "POST", f"/{target}/_search", {"query": EVERYTHING, "rescore": ttc_rescore()}, BEN
+        )
         assert (reply.json()["ttc"]["applied"], reply.json()["ttc"]["scored"]) == (False, 0), reply.body

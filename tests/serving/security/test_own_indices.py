@@ -26,8 +26,8 @@ from es_ttc.reranking.index_graph.store import nodes, write_nodes
 from es_ttc.retrievers import registry
 from es_ttc.settings import EngineSettings
 from tests.serving.client import call
-from tests.serving.conftest import Behind
-from tests.serving.corpus import CATS, EVERYTHING, corpus, ours
+from tests.serving.conftest import SearchStack
+from tests.serving.corpus import CATS, EVERYTHING, corpus, ttc_rescore
 from tests.serving.security.conftest import ANN, HIDDEN_FROM, INDEX, MAY_SEE, ROLES, api_key, settle
 from tests.serving.writes.conftest import follow
 from tests.support.gateway import gateway_to
@@ -37,7 +37,7 @@ from tests.support.secured_node import ADMIN, PASSWORD, SUPERUSER, basic
 pytestmark = pytest.mark.engine
 
 
-def test_judgements_are_read_and_written_with_the_callers_rights(secured: Behind) -> None:
+def test_judgements_are_read_and_written_with_the_callers_rights(secured: SearchStack) -> None:
     base = f"/_ttc/judgements/{INDEX}"
     seen, hidden = min(MAY_SEE), f"d{HIDDEN_FROM}"
     pool = {"queries": [{"id": "q", "text": "cats", "runs": [[seen, hidden]]}], "methods": [{"method": "bm25"}]}
@@ -83,7 +83,7 @@ def test_judgements_are_read_and_written_with_the_callers_rights(secured: Behind
     assert (again.status, "ttc-signals" in again.json()["note"]) == (200, True)
 
 
-def test_documents_are_written_with_the_callers_rights(secured: Behind) -> None:
+def test_documents_are_written_with_the_callers_rights(secured: SearchStack) -> None:
     index, text = "written-by-many", {"text": "The cat drinks milk."}
     asyncio.run(follow(secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@"), index, secured.spec, "now"))
 
@@ -111,7 +111,7 @@ def test_documents_are_written_with_the_callers_rights(secured: Behind) -> None:
     assert {one["key"]: one["doc_count"] for one in found} == {"ready": 2, "pending": 1}
 
 
-def test_an_engine_whose_licence_lets_it_calls_us_as_its_reranker(secured: Behind) -> None:
+def test_an_engine_whose_licence_lets_it_calls_us_as_its_reranker(secured: SearchStack) -> None:
     """The JSON is that of the how-to page; Elasticsearch itself sends the request and reads the answer."""
     page = (Path(__file__).parents[3] / "docs" / "how-to" / "rerank-endpoint.md").read_text("utf-8")
     blocks = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
@@ -140,14 +140,14 @@ def test_an_engine_whose_licence_lets_it_calls_us_as_its_reranker(secured: Behin
     assert [result["index"] for result in scores[:5]] == [0, 1, 2, 3, 4]
 
 
-def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: Behind, encoder: Encoder) -> None:
+def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: SearchStack, encoder: Encoder) -> None:
     """Only for documents that the caller has just been shown: what he may not see is neither scored nor counted."""
     as_admin = secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@")
     asyncio.run(_attach_shop(as_admin, encoder))
     shop = [{"names": ["shop"], "privileges": ["read", "view_index_metadata"], **ROLES["low_numbers"]}]
     sides = [{"names": ["ttc-*"], "privileges": ["read", "view_index_metadata"]}]
     without, within = (api_key(secured.engine, {"all": {"indices": names}}) for names in (shop, shop + sides))
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
     with gateway_to(as_admin, encoder, side_credentials="gateway") as with_own:
         refused = call(secured.gateway, "POST", "/shop/_search", body, without)
         assert refused.json()["ttc"]["applied"] is False
@@ -177,7 +177,9 @@ def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: B
                 assert call(with_own, "POST", "/shop/_search", asked_for, {}).status == 401
 
 
-def test_a_walk_neither_shows_nor_passes_through_what_its_caller_may_not_see(secured: Behind, encoder: Encoder) -> None:
+def test_a_walk_neither_shows_nor_passes_through_what_its_caller_may_not_see(
+    secured: SearchStack, encoder: Encoder
+) -> None:
     """A chain of neighbours d0, d40, d5, of which d40 is hidden: who may not see it never comes to d5."""
     as_admin = secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@")
     asyncio.run(_chain(as_admin, {"d0": ("d40", "d1"), "d40": ("d5",)}))
@@ -215,7 +217,7 @@ async def _chain(url: str, neighbours: dict[str, tuple[str, ...]]) -> None:
         await engine.refresh(graph)
 
 
-def test_jobs_are_in_the_callers_name(secured: Behind, encoder: Encoder) -> None:
+def test_jobs_are_in_the_callers_name(secured: SearchStack, encoder: Encoder) -> None:
     """Who may read and write the records decides the engine; who may do neither learns nothing of them."""
     as_admin = secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@")
     asyncio.run(_enrichable(as_admin))
@@ -265,7 +267,7 @@ async def _attach_shop(url: str, encoder: Encoder) -> None:
 
 
 async def test_commands_need_no_rights_on_the_cluster_but_to_read_its_version(
-    secured: Behind, encoder: Encoder
+    secured: SearchStack, encoder: Encoder
 ) -> None:
     indices = [{"names": ["rights*", "ttc-*"], "privileges": ["all"]}]
     users = {"blind": [], "sees_version": ["cluster:monitor/main"]}
