@@ -13,8 +13,7 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, update
 from tests.serving.client import Reply, search
-
-CATS = "which cat drinks milk?"
+from tests.serving.corpus import CATS
 
 
 def ask(gateway: str, index: str, method: str = "spectral", size: int = 40, **body: Any) -> Reply:

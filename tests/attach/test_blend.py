@@ -8,8 +8,9 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import attach, put, update
-from tests.attach.test_beside import CATS, native, scores
+from tests.attach.test_beside import native, scores
 from tests.serving.client import Reply, search
+from tests.serving.corpus import CATS
 
 WORDS: dict[str, Any] = {"match": {"body": "our trout hunts at night"}}
 """Lead elsewhere than the question."""

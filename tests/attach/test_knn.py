@@ -22,9 +22,10 @@ from es_ttc.retrievers import registry
 from es_ttc.serving.knn import searched_indices
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import FIELDS, attach, put, update
-from tests.attach.test_beside import CATS, ask, native, scores
+from tests.attach.test_beside import ask, native, scores
 from tests.attach.test_kinds import append, attach_all, rolled  # noqa: F401 - a fixture
 from tests.serving.client import Reply, call, search
+from tests.serving.corpus import CATS
 from tests.serving.relay import Passed, Relay, relay
 from tests.support.gateway import gateway_to
 

@@ -15,10 +15,10 @@ from es_ttc.serving.features.encoding import Encoders, EncoderVariants
 from es_ttc.serving.pool import BoundedPool
 from tests.serving.client import call, search
 from tests.serving.conftest import make_index
+from tests.serving.corpus import EVERYTHING
 from tests.support.gateway import gateway_to
 
 IDENTITY = EncoderIdentity("a-model", "0123456789ab", 384, 256)
-EVERYTHING = {"match": {"kind": "animal"}}
 NEW = 14
 """Identities that documents name: more than may be loaded."""
 

@@ -16,12 +16,12 @@ from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens, unpack_
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SIDECAR_TOKEN, SearchStack, make_index
+from tests.serving.corpus import CATS
 from tests.serving.test_sidecar import FIELDS, answer, ask, first_pass, frame_of, what_is_missing
 from tests.support.gateway import gateway_to
 
 OF_TOKENS = {"truncated", "too-long", "more-than-allowed", "earlier-layout"}
 INDEX = "faults-odd-documents"
-CATS = "which cat drinks milk?"
 GOOD = tuple(f"d{number}" for number in range(60) if number != 7)
 FOREIGN = "other-model@0123456789ab/384x256"
 RNG = np.random.default_rng(5)

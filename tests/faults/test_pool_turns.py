@@ -12,9 +12,9 @@ from es_ttc.errors import TooManyRequests
 from es_ttc.serving.pool import BoundedPool, slices, work_of
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import make_index
+from tests.serving.corpus import EVERYTHING
 from tests.support.gateway import gateway_to
 
-EVERYTHING = {"match": {"kind": "animal"}}
 LONG = " ".join(f"The owl number {number} sings before rain." for number in range(150))
 FLOOD = 12
 TEXTS = 16

@@ -8,9 +8,9 @@ import cbor2
 import pytest
 
 from tests.plugin.conftest import CODED, DOC_VALUES, Plugged
-from tests.plugin.test_rescore import applied, ttc_rescore
+from tests.plugin.test_rescore import applied
 from tests.serving.client import Reply, call, search
-from tests.serving.corpus import EVERYTHING
+from tests.serving.corpus import EVERYTHING, ttc_rescore
 from tests.support.plugin import NOWHERE, Fault
 
 PAUSE_SECONDS = 0.4

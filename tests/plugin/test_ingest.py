@@ -28,9 +28,8 @@ from es_ttc.index.mappings.ingest_pipeline import add_pipeline, pipeline_name, p
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.settings import EngineSettings
 from tests.plugin.conftest import DOC_VALUES, Plugged
-from tests.plugin.test_rescore import ttc_rescore
 from tests.serving.client import Reply, call, search
-from tests.serving.corpus import EVERYTHING, corpus
+from tests.serving.corpus import CATS, EVERYTHING, WITHOUT_TEXT, corpus, in_memory, ttc_rescore
 from tests.support.following import enrich_all, features_fit, following, settled
 from tests.support.jobs import JobSetup
 from tests.support.llm import scripted_model
@@ -127,11 +126,11 @@ def test_nested_token_vectors_are_written_and_read_in_the_shard(
         assert write(plugged, "wait", corpus(), index_name).json()["errors"] is False
         assert states(plugged, index_name) == {"ready": 59, "empty": 1}
         body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
-        expected, got = search(plugged.url, DOC_VALUES, body), search(plugged.url, index_name, body)
-        assert got.headers["x-ttc-applied"] == "true"
-        assert dict(zip(got.ids, got.scores, strict=True)) == pytest.approx(
-            dict(zip(expected.ids, expected.scores, strict=True)), abs=1e-3
-        )
+        reply = search(plugged.url, index_name, body)
+        assert reply.headers["x-ttc-applied"] == "true"
+        scores = dict(zip(reply.ids, reply.scores, strict=True))
+        scores.pop(WITHOUT_TEXT)
+        assert scores == pytest.approx(in_memory(encoder, spec, "spectral", [CATS]), abs=1e-4)
         assert "ttc" not in call(plugged.url, "GET", f"/{index_name}/_source/d1").json()
     finally:
         call(plugged.url, "DELETE", f"/{index_name}")

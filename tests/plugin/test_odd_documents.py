@@ -11,10 +11,10 @@ from tests.faults.test_odd_documents import GOOD, ODD, odd_documents, padded
 from tests.plugin.conftest import Plugged
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import make_index
+from tests.serving.corpus import CATS
 from tests.serving.test_sidecar import FIELDS
 
 INDEX = "faults-odd-documents-plugin"
-CATS = "which cat drinks milk?"
 LONG = {
     "long-hash": {"hash": "h" * 300},
     "long-encoder": {"encoder": "e" * 2000},

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.plugin.conftest import CODED, DOC_VALUES, NESTED, SHARDED, Plugged
 from tests.serving.client import Reply, call, search
-from tests.serving.corpus import CATS, EVERYTHING
+from tests.serving.corpus import CATS, EVERYTHING, ttc_rescore
 from tests.serving.test_identity import queries
 from tests.support.plugin import built
 
@@ -24,10 +24,6 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("mmr", {}),
     ("nnn", {}),
 ]
-
-
-def ttc_rescore(method: str = "spectral", **section: Any) -> dict[str, Any]:
-    return {"window_size": 100, "ttc": {"method": method, "query_text": CATS, **section}}
 
 
 def applied(reply: Reply) -> str:

@@ -21,13 +21,11 @@ from es_ttc.serving.rescore.plan import plan_search
 from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index, write
-from tests.serving.corpus import corpus
+from tests.serving.corpus import CATS, WITHOUT_TEXT, corpus
 
 ON_ONE_ENGINE = True
 on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 
-CATS = "which cat drinks milk?"
-WITHOUT_TEXT = "d7"
 BY_WORDS = {"match": {"text": "the farmer watches before rain"}}
 """Words that lead elsewhere than the question: nearest documents have to join."""
 WINDOW = 6

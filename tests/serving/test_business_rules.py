@@ -14,8 +14,8 @@ from es_ttc.serving.features.scores import relative_scores
 from es_ttc.serving.rescore.page import pinned_count, rank
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack
+from tests.serving.corpus import CATS
 
-CATS = "which cat drinks milk?"
 WORDS = {"match": {"text": "farmer child cat milk"}}
 PINS = ("d50", "d58", "d42")
 """Owls, bees and trouts."""

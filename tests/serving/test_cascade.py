@@ -15,13 +15,12 @@ from es_ttc.rescorers.base import Query, Window
 from es_ttc.serving.rescore.plan import plan_search
 from tests.serving.client import Reply, call
 from tests.serving.conftest import SearchStack
-from tests.serving.corpus import CATS, WITHOUT_TEXT, corpus, in_memory
+from tests.serving.corpus import CATS, EVERYTHING, WITHOUT_TEXT, corpus, in_memory
 from tests.support.gateway import gateway_to
 from tests.support.servers import server_beside
 
 ON_ONE_ENGINE = True
 
-MATCH = {"match": {"kind": "animal"}}
 RR: dict[str, Any] = {"method": "rr", "params": {"reranker": "maxsim", "budget": 15}}
 MMR: dict[str, Any] = {"method": "mmr", "params": {"lambda": 0.6}}
 SPECTRAL: dict[str, Any] = {"method": "spectral", "query_text": CATS}
@@ -60,7 +59,7 @@ def hanging(stack: SearchStack, encoder: Encoder) -> Iterator[str]:
 
 
 def search(url: str, stack: SearchStack, rescore: Any, **changes: Any) -> Reply:
-    body = {"query": MATCH, "size": 60, "rescore": rescore} | changes
+    body = {"query": EVERYTHING, "size": 60, "rescore": rescore} | changes
     reply = call(url, "POST", f"/{stack.index}/_search", body)
     assert reply.status == 200, reply.body
     return reply
@@ -124,7 +123,7 @@ def test_a_failing_item_leaves_the_order_before_it_and_says_so(stack: SearchStac
     assert told["reason"] == told["items"][1]["reason"]
     assert reply.headers["x-ttc-applied"] == "false"
     away["ttc"]["on_error"] = "fail"
-    body = {"query": MATCH, "rescore": [THREE[0], away]}
+    body = {"query": EVERYTHING, "rescore": [THREE[0], away]}
     assert call(hanging, "POST", f"/{stack.index}/_search", body).status >= 500
 
 
@@ -165,7 +164,7 @@ def test_groups_msearch_and_candidates(stack: SearchStack) -> None:
     one = call(stack.gateway, "POST", f"/{stack.index}/_search", body).json()
     assert one["ttc"]["items"][0]["candidates"]["joined"] > 0
     assert all(hit["_source"]["title"] for hit in one["hits"]["hits"])
-    several = call(stack.gateway, "POST", "/_msearch", [{"index": stack.index}, body, {}, {"query": MATCH}]).json()
+    several = call(stack.gateway, "POST", "/_msearch", [{"index": stack.index}, body, {}, {"query": EVERYTHING}]).json()
     of = [hit["_id"] for hit in several["responses"][0]["hits"]["hits"]]
     assert of == [hit["_id"] for hit in one["hits"]["hits"]]
     assert several["responses"][0]["ttc"]["applied"]

@@ -9,9 +9,9 @@ from es_ttc.cli.app import run
 from es_ttc.serving.admin.explain import least_changes
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack
+from tests.serving.corpus import CATS
 
-CAT = "which cat drinks milk?"
-QUERY = {"match": {"text": CAT}}
+QUERY = {"match": {"text": CATS}}
 NARROW: dict[str, Any] = {
     "query": QUERY, "rescore": {"window_size": 5, "ttc": {"candidates": {"knn": 0}}}
 }  # fmt: skip
@@ -87,7 +87,7 @@ def test_clauses_and_words_that_keep_a_document_away(stack: SearchStack) -> None
         ({"query": {"match_all": {}}}, "query_text"),
         ({"query": QUERY, "rescore": {"ttc": {"method": "x"}}}, "[x]"),
         ({"query": QUERY, "rescore": {"ttc": {"min_relevance": "x"}}}, "[ttc.min_relevance]"),
-        ({"query": {"ttc": {"method": "rm3", "query_text": CAT}}}, "[query]"),
+        ({"query": {"ttc": {"method": "rm3", "query_text": CATS}}}, "[query]"),
         ({"retriever": {"standard": {"query": QUERY}}, "ext": {"ttc": {}}}, "[retriever]"),
         ({"query": QUERY, "slice": {"id": 0, "max": 2}}, "[slice]"),
     ],
@@ -104,7 +104,7 @@ def test_a_search_without_ids_and_one_of_as_many_clauses_as_an_engine_takes(stac
     assert told(stack, "d0", {"query": QUERY, "stored_fields": "_none_"})["rank"]
     words = [f"word{number}" for number in range(600)]
     many = {"bool": {"should": [{"match": {"text": word}} for word in words], "filter": [{"term": {"number": 3}}]}}
-    section = {"rescore": {"ttc": {"query_text": CAT}}}
+    section = {"rescore": {"ttc": {"query_text": CATS}}}
     for query in (many, {"bool": {"must": [{"match": {"text": " ".join(words)}}], "filter": many["bool"]["filter"]}}):
         assert search(stack.gateway, stack.index, {"query": query, **section}).status == 200
         found = told(stack, "d0", {"query": query, **section})
@@ -112,7 +112,7 @@ def test_a_search_without_ids_and_one_of_as_many_clauses_as_an_engine_takes(stac
 
 
 def test_the_command_tells_the_same(stack: SearchStack, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["explain", stack.index, CAT, "--id", "d2", "--engine", stack.engine, "--gateway", stack.gateway]
+    arguments = ["explain", stack.index, CATS, "--id", "d2", "--engine", stack.engine, "--gateway", stack.gateway]
     assert run([*arguments, "--filter", "number>5", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["path"] for one in found["failed"]] == ["query.bool.filter[0]"]

@@ -26,13 +26,13 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index
+from tests.serving.corpus import EVERYTHING
 from tests.serving.relay import Passed, Relay, relay
 from tests.support.encoders import GatedEncoder
 from tests.support.gateway import gateway_to
 
 ON_ONE_ENGINE = True
 
-EVERYTHING = {"match": {"kind": "animal"}}
 SECRET = "ApiKey c2VjcmV0LXNlY3JldA=="
 
 

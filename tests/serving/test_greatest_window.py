@@ -13,10 +13,10 @@ from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.settings import EngineSettings
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import search
+from tests.serving.corpus import CATS
 from tests.support.gateway import gateway_to
 
 DOCUMENTS = 10_000
-TEXT = "which cat drinks milk?"
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
 def test_window_of_ten_thousand_documents_is_rescored(
     opensearch_url: str, index_name: str, encoder: Encoder, vectors: Float32
 ) -> None:
-    query = encoder.encode([TEXT], role="query", tokens=False).pooled[0]
+    query = encoder.encode([CATS], role="query", tokens=False).pooled[0]
     expected = shown_similarity(vectors @ query)
-    rescore = {"window_size": DOCUMENTS, "ttc": {"method": "dense", "query_text": TEXT}}
+    rescore = {"window_size": DOCUMENTS, "ttc": {"method": "dense", "query_text": CATS}}
     body = {"query": {"match_all": {}}, "rescore": rescore}
     for memory_mb in (512, 1):  # one window of pooled vectors is 15 MB
         with gateway_to(

@@ -15,9 +15,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.serving.logs import configure_logs
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index, write
-from tests.serving.corpus import corpus
+from tests.serving.corpus import CATS, corpus
 
-CATS = "which cat drinks milk?"
 TWIN = {"title": "The cat", "text": "A cat drinks milk.", "kind": "animal"}
 MANY = ["number", *(f"n{number}" for number in range(97))]
 FARMER = {"match": {"text": "farmer"}}

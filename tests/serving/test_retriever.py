@@ -10,9 +10,9 @@ from es_ttc.serving.admin.search_schema import search_body_schema
 from es_ttc.serving.rescore.plan import plan_search, with_rescore
 from tests.serving.client import call, search
 from tests.serving.conftest import SearchStack
+from tests.serving.corpus import CATS
 from tests.support.per_engine import PerEngine
 
-CATS = "which cat drinks milk?"
 MATCH: dict[str, Any] = {"match": {"text": CATS}}
 STANDARD: dict[str, Any] = {"standard": {"query": MATCH, "filter": {"range": {"number": {"lt": 40}}}}}
 RESCORER: dict[str, Any] = {

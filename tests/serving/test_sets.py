@@ -12,12 +12,12 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.rescorers.tuned import as_json
 from tests.serving.client import Reply, search
 from tests.serving.conftest import SearchStack
+from tests.serving.corpus import EVERYTHING
 from tests.support.encoders import Spoilt
 from tests.support.gateway import gateway_to
 
 ON_ONE_ENGINE = True
 
-EVERYTHING = {"match": {"kind": "animal"}}
 NOTHING = {"bool": {"must": [EVERYTHING], "filter": [{"term": {"group": "none of them"}}]}}
 METHODS = ("nnn", "mmr")
 

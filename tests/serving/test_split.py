@@ -12,10 +12,10 @@ from es_ttc.serving.rescore.plan import plan_search
 from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index
+from tests.serving.corpus import EVERYTHING
 from tests.serving.relay import Passed, relay
 from tests.support.gateway import gateway_to
 
-EVERYTHING = {"match": {"kind": "animal"}}
 TERM = {"term": {"tenant": "acme"}}
 RESCORE = {"ttc": {"method": "spectral", "query_text": "which cat drinks milk?"}}
 

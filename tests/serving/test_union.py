@@ -22,14 +22,13 @@ from es_ttc.serving.rescoring import add_to_total
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index
-from tests.serving.corpus import ANIMALS, DEEDS
+from tests.serving.corpus import ANIMALS, CATS, DEEDS
 from tests.serving.relay import Passed, relay
 from tests.support.gateway import gateway_to
 
-TEXT = "which cat drinks milk?"
 GROUP = "group.keyword"
 OPEN = "x-may-see-open"
-WORDS = {"match": {"text": TEXT}}
+WORDS = {"match": {"text": CATS}}
 FEW = {"match": {"text": "snow"}}
 AGGREGATIONS = {
     "groups": {"terms": {"field": GROUP, "size": 50}},
@@ -78,7 +77,7 @@ class CosineIndex:
 def cosine_index(stack: SearchStack, encoder: Encoder) -> Iterator[CosineIndex]:
     name = f"test-union-{uuid.uuid4().hex[:8]}"
     spec = make_index(stack.engine, name, encoder, documents=documents())
-    query: Float32 = encoder.encode([TEXT], role="query").pooled[0]
+    query: Float32 = encoder.encode([CATS], role="query").pooled[0]
     pooled = encoder.encode([one["text"] for one in documents()], role="document").pooled
     cosines = {one["_id"]: float(np.dot(vector, query)) for one, vector in zip(documents(), pooled, strict=True)}
     yield CosineIndex(replace(stack, index=name, spec=spec), cosines)
@@ -86,7 +85,7 @@ def cosine_index(stack: SearchStack, encoder: Encoder) -> Iterator[CosineIndex]:
 
 
 def asked(query: Any, knn: int, window: int, **more: Any) -> dict[str, Any]:
-    section = {"query_text": TEXT, "candidates": {"knn": knn}, "detail": True, "on_error": "fail", "timeout": "60s"}
+    section = {"query_text": CATS, "candidates": {"knn": knn}, "detail": True, "on_error": "fail", "timeout": "60s"}
     return {"query": query, "size": 100, "rescore": {"window_size": window, "ttc": section}, **more}
 
 
@@ -119,7 +118,7 @@ def some_query(choice: random.Random) -> tuple[Any, Any]:
     filters = [some_demand(choice) for _ in range(choice.choice([0, 1, 1, 2]))]
     excluded = [some_demand(choice) for _ in range(choice.choice([0, 0, 1]))]
     should = [some_demand(choice) for _ in range(choice.choice([0, 1, 2]))]
-    words = choice.choice([WORDS, WORDS, {"multi_match": {"query": TEXT, "fields": ["text"]}}])
+    words = choice.choice([WORDS, WORDS, {"multi_match": {"query": CATS, "fields": ["text"]}}])
     query: Any = {"bool": {"must": [words, *must], "filter": filters, "must_not": excluded, "should": should}}
     demand: Any = {"bool": {"filter": [*must, *filters], "must_not": excluded}}
     match choice.randrange(5):
@@ -180,7 +179,7 @@ def test_documents_of_equal_score_are_in_the_order_of_the_further_keys(
 ) -> None:
     choice, query, matches, nearest = drawn(cosine_index, seed)
     section = {
-        "query_text": TEXT,
+        "query_text": CATS,
         "candidates": {"knn": len(nearest)},
         "score_mode": "total",
         "rescore_query_weight": 0,

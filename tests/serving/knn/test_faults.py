@@ -14,7 +14,8 @@ from es_ttc.retrievers.base import Retrieved, Search
 from es_ttc.retrievers.dense import DenseRetriever, DenseRetrieverParams
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack
-from tests.serving.knn.test_knn import CATS, asked, knn_clause, native
+from tests.serving.corpus import CATS
+from tests.serving.knn.test_knn import asked, knn_clause, native
 from tests.serving.relay import Passed, Relay
 from tests.support.encoders import GatedEncoder
 from tests.support.gateway import gateway_to

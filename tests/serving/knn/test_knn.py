@@ -20,13 +20,11 @@ from es_ttc.retrievers.base import Documents, Vectors
 from es_ttc.retrievers.memory import Matrix, MemorySearch
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, fill, make_index
-from tests.serving.corpus import corpus
+from tests.serving.corpus import CATS, WITHOUT_TEXT, corpus
 from tests.support.encoders import Renamed
 from tests.support.gateway import gateway_to
 
-CATS = "which cat drinks milk?"
 BIRDS = "an owl that hunts"
-WITHOUT_TEXT = "d7"
 GROUP = {"term": {"group.keyword": "g1"}}
 IN_GROUP = {one["_id"] for one in corpus() if one["group"] == "g1"} - {WITHOUT_TEXT}
 

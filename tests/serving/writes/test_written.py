@@ -446,7 +446,7 @@ def test_features_are_limited(
     servers: Servers, followed: Followed, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = followed()
-    monkeypatch.setattr(answers, "MAX_ADDED_BYTES", 2**20)
+    monkeypatch.setattr(answers, "MAX_ADDED_BYTES", 2**18)
     with gateway_of(servers.engine, encoder) as gateway:
         reply = call(gateway, "POST", f"/{index}/_bulk", lines_of(corpus()), NDJSON)
     assert (encoded(reply), reply.json()["errors"]) == ("false", False)
