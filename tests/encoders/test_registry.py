@@ -52,25 +52,6 @@ def test_a_folder_with_our_signs_in_its_name_is_a_folder(tmp_path: Path) -> None
     assert parse_name(f"{folder}+law") == ParsedName(str(folder), adapter="law")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("minilm@tensorrt", r"unknown backend \[tensorrt\]: take @torch, @onnx or @vllm"),
-        ("minilm@torch:int4", r"unknown arithmetic \[int4\]"),
-        ("minilm@onnx:float32", "own arithmetic on the CPU"),
-        ("mpnet@onnx", "mpnet has files for @torch and @vllm only"),
-        ("no-such/model", r"encoder \[no-such/model\] is no short name.*hub is switched off"),
-        ("no such model", r"encoder \[no such model\] is no short name"),
-        ("minilmm", r"encoder \[minilmm\] \(did you mean \[minilm\]\?\) is no short name \(minilm, mpnet"),
-        ("no-such/model@vllm", r"encoder \[no-such/model\] is no short name"),
-    ],
-)
-def test_invalid_model_names_are_refused(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigurationError, match=message):
-        load_encoder(name)
-
-
 def test_an_unknown_device() -> None:
     with pytest.raises(ConfigurationError, match=r"device \[abacus\] can't be used"):
         load_encoder("minilm@torch", device="abacus")

@@ -101,11 +101,6 @@ def test_a_vector_counts_by_its_direction() -> None:
     assert clause.vector == pytest.approx(VECTOR)
 
 
-def test_knn_clause_without_text_and_vector_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match=r"\[knn.ttc.vector.query_text\] is missing"):
-        parsed({"query": {"knn": {"ttc.vector": {"k": 3, "ttc": NNN}}}})
-
-
 def test_knn_body_nested_too_deeply_is_refused() -> None:
     query: Any = {}
     for _ in range(100_000):
