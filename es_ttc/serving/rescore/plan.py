@@ -125,6 +125,11 @@ class Page:
     window: int
     fetch: int
 
+    @property
+    def ranks(self) -> slice:
+        """The places of the page's hits in the order of all."""
+        return slice(self.start, self.start + self.size)
+
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
