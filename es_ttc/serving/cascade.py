@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
+from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.response import shortest
 from es_ttc.serving.rescore.collapse import WindowGroups
 from es_ttc.serving.rescore.page import RankedPage
-from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.ranking import below
 from es_ttc.serving.rescore.window import WindowRescoring
 from es_ttc.serving.summary import Summary

@@ -18,15 +18,16 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.searched_indices import KnownTargets
 from es_ttc.serving.logs import log
+from es_ttc.serving.plan.bodies import AGGREGATIONS, NAMED_SCORES, bare_body
+from es_ttc.serving.plan.plan import SearchPlan
+from es_ttc.serving.plan.query_parts import without_parts
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following, rest_of_page
 from es_ttc.serving.rescore.evidence import add_evidence
 from es_ttc.serving.rescore.page import RankedPage, shown_hit
-from es_ttc.serving.rescore.plan import AGGREGATIONS, NAMED_SCORES, SearchPlan
-from es_ttc.serving.rescore.query_parts import without_parts
 from es_ttc.serving.rescore.relevance import calibrated_name
-from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits, union
+from es_ttc.serving.rescore.two_requests import aggregated, can_split, filled, full_hits, union
 from es_ttc.serving.rescore.window import SearchAgain, WindowRescoring
 from es_ttc.serving.summary import Summary, record_fallback
 from es_ttc.serving.tracing import span
@@ -126,8 +127,9 @@ class RescoredSearch:
     @property
     def first_pass(self) -> dict[str, Any]:
         """The body of the first pass."""
-        whole = self._asked
-        return bare_window(self._plan, whole, named=self._named) if self._bare else whole
+        whole, plan = self._asked, self._plan
+        groups = [] if plan.collapse is None else [plan.collapse.field]
+        return bare_body(whole, [*plan.numbers, *groups], with_ids=self._named) if self._bare else whole
 
     @property
     def _asked(self) -> dict[str, Any]:

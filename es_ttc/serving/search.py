@@ -22,6 +22,8 @@ from es_ttc.serving.http.raw_request import RawRequest, answer_json
 from es_ttc.serving.http.signing import require_changeable
 from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_retrievals, retrieve
+from es_ttc.serving.plan.items import with_rescore, with_text
+from es_ttc.serving.plan.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search
 from es_ttc.serving.request.body import FoundClause, body_integer, find_clauses, url_integer
 from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
@@ -34,7 +36,6 @@ from es_ttc.serving.request.response import (
     with_mark,
 )
 from es_ttc.serving.request.templates import render_templates
-from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_rescore, with_text
 from es_ttc.serving.rescoring import RescoredSearch, Rescoring
 from es_ttc.serving.rewriting import (
     QueryClause,

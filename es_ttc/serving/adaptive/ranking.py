@@ -32,11 +32,11 @@ from es_ttc.serving.features.scores import Method, Timings, WindowRequest, first
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
+from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.response import shortest
 from es_ttc.serving.rescore.collapse import groups_of
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.rescore.page import RankedPage, first_pass_page, shown_hit
-from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.ranking import pinned_count
 from es_ttc.serving.summary import Summary
 

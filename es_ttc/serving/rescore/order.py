@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from es_ttc.rescorers.relevance import Calibration
 from es_ttc.serving.features.scores import WindowScores, first_pass_scores
+from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.rescore.candidates import JoinedCandidates
 from es_ttc.serving.rescore.collapse import WindowGroups, collapsed, firsts, groups_of, window_groups
-from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.ranking import Ints, Ranking, as_float32, ranking_of
 from es_ttc.serving.rescore.relevance import cut_by_relevance
 from es_ttc.vectors.tokens import Float32

@@ -6,12 +6,12 @@ from typing import Any
 
 from es_ttc.errors import EsTtcError
 from es_ttc.serving.features.skip_reasons import SkipReason
+from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.response import shortest
 from es_ttc.serving.request.section import ScoreMode, Section
 from es_ttc.serving.rescore.candidates import NONE_JOINED, JoinedCandidates
 from es_ttc.serving.rescore.collapse import WindowGroups
 from es_ttc.serving.rescore.order import Order, ScoredWindow, first_pass_order
-from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.ranking import Ranking
 from es_ttc.serving.rescore.relevance import shown_relevance
 from es_ttc.serving.summary import Summary

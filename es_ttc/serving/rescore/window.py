@@ -23,12 +23,12 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.searched_indices import KnownTargets
 from es_ttc.serving.logs import log
+from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import with_field_name
 from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch
 from es_ttc.serving.rescore.order import Order, ScoredWindow, order
 from es_ttc.serving.rescore.page import RankedPage, first_pass_page, max_score, ordered_page
-from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.ranking import Ints, pinned_count, stretched
 from es_ttc.serving.rescore.relevance import calibration_for, relevance_of
 from es_ttc.serving.rescore.two_requests import by_further_keys, places_in
