@@ -15,9 +15,9 @@ from es_ttc.rescorers.blend import BlendRescorer, HybridRescorer
 from es_ttc.rescorers.blend.hybrid import HybridParams
 from es_ttc.rescorers.blend.rescorer import BlendParams
 from es_ttc.rescorers.blend.weights import share_read
+from es_ttc.serving.plan.plan import plan_search
 from es_ttc.serving.request.request import parse_params
 from es_ttc.serving.rescore.candidates import obstacle
-from es_ttc.serving.rescore.plan import plan_search
 from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index, write

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.serving.features.scores import relative_scores
-from es_ttc.serving.rescore.page import pinned_count, rank
+from es_ttc.serving.rescore.ranking import pinned_count, rank
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack
 from tests.serving.corpus import CATS

@@ -12,7 +12,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.encode import encode_documents
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Query, Window
-from es_ttc.serving.rescore.plan import plan_search
+from es_ttc.serving.plan.plan import plan_search
 from tests.serving.client import Reply, call
 from tests.serving.conftest import SearchStack
 from tests.serving.corpus import CATS, EVERYTHING, WITHOUT_TEXT, corpus, in_memory

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.rescore.collapse import collapsed, window_groups
-from es_ttc.serving.rescore.page import Ranking
+from es_ttc.serving.rescore.ranking import Ranking
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, fill
 from tests.serving.corpus import CATS, EVERYTHING, corpus, in_memory, ttc_rescore

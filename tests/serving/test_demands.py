@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.rescore.demands import UndecidedDemands, changes_scores, query_of_url, required_filters, text_fields
+from es_ttc.serving.request.query import changes_scores, query_of_url
+from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from tests.serving.client import call, search
 from tests.serving.conftest import SearchStack, make_index, write
 

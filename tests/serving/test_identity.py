@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from es_ttc.encoders.base import Encoder
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Params, Query, Window
-from es_ttc.serving.rescore.plan import DEFAULT_WINDOW
+from es_ttc.serving.plan.items import DEFAULT_WINDOW
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import call
 from tests.serving.conftest import SearchStack

@@ -7,7 +7,8 @@ from jsonschema_rs import Draft202012Validator
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.serving.admin.search_schema import search_body_schema
-from es_ttc.serving.rescore.plan import plan_search, with_rescore
+from es_ttc.serving.plan.items import with_rescore
+from es_ttc.serving.plan.plan import plan_search
 from tests.serving.client import call, search
 from tests.serving.conftest import SearchStack
 from tests.serving.corpus import CATS

@@ -7,9 +7,10 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import document_hash, document_json
 from es_ttc.index.ingest.encode import action_lines, encode_documents
+from es_ttc.serving.plan.bodies import bare_body
+from es_ttc.serving.plan.plan import plan_search
 from es_ttc.serving.request.request import parse_params
-from es_ttc.serving.rescore.plan import plan_search
-from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits
+from es_ttc.serving.rescore.two_requests import aggregated, can_split, filled, full_hits
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index
 from tests.serving.corpus import EVERYTHING
@@ -52,10 +53,10 @@ def test_only_what_is_known_to_be_the_same_is_split(changes: dict[str, Any], url
 def test_each_request_has_its_parts() -> None:
     plan = planned(size=2, highlight={"h": 1}, aggs={"a": 1}, min_score=1, _source=["t"], collapse={"field": "f"})
     body = plan.body
-    named = bare_window(plan, body, named=True)
+    named = bare_body(body, ["f"], with_ids=True)
     assert named.keys() & {"highlight", "stored_fields"} == set()
     assert named["_source"] is False
-    window = bare_window(plan, body, named=False)
+    window = bare_body(body, ["f"], with_ids=False)
     assert window["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "_seq_no", "f"]
     assert window["stored_fields"] == "_none_"
     assert window.keys() & {"highlight", "_source"} == set()

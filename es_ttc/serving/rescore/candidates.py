@@ -35,18 +35,13 @@ from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.knn.searched_indices import KnownTargets, SearchedIndices, matched_again, searched_indices_of
 from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, search_body, single_client
+from es_ttc.serving.plan.bodies import NAMED_SCORES, OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, params_of_matching
+from es_ttc.serving.plan.plan import SearchPlan
+from es_ttc.serving.plan.query_parts import QueryParts, boost_of
 from es_ttc.serving.request.body import body_number
+from es_ttc.serving.request.query import without_inner_hits
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
-from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields, without_inner_hits
-from es_ttc.serving.rescore.plan import (
-    NAMED_SCORES,
-    OF_HITS,
-    OF_THE_SEARCH,
-    PARAMS_OF_HITS,
-    SearchPlan,
-    params_of_matching,
-)
-from es_ttc.serving.rescore.query_parts import QueryParts, boost_of
+from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
 
