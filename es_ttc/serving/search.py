@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from starlette.types import Message, Send
 
 from es_ttc.errors import EngineError, EsTtcError, RequestTooLarge, SeveralTexts
-from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal, Refusal
+from es_ttc.serving.engine import EngineRefusal, Refusal
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
@@ -22,6 +22,7 @@ from es_ttc.serving.http.signing import require_changeable
 from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_retrievals, retrieve
 from es_ttc.serving.request.body import FoundClause, body_integer, find_clauses, url_integer
+from es_ttc.serving.request.first_pass import FirstPass, first_pass
 from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
     Outcome,
@@ -145,7 +146,7 @@ class Searches:
         refusal: EngineRefusal | None = None
         with span("first_pass"):
             try:
-                first = await self._engine.first_pass(request)
+                first = await first_pass(self._engine, request)
             except EngineRefusal as refused:
                 if request.is_multi or not _may_answer_plainly(request.items[0], refused):
                     raise
@@ -282,7 +283,7 @@ class Searches:
             if item.error is not None:
                 return item_error(item.error)
             response, ms = first.responses[position]
-            refusal = None if "hits" in response else ItemRefusal(response)
+            refusal = None if "hits" in response else Refusal(response.get("status"), response)
             if not item.is_changed or (refusal is not None and not _may_answer_plainly(item, refusal)):
                 return response
             async with room:
@@ -290,8 +291,6 @@ class Searches:
                     return await self._completed(request, item, response, ms, refusal)
                 except EsTtcError as error:
                     return error.body()
-                except ItemRefusal as refused:
-                    return refused.response
 
         responses = await asyncio.gather(*(one(position, item) for position, item in enumerate(request.items)))
         took = max(first.took, round((time.perf_counter() - request.started) * 1000))
