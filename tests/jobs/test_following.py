@@ -32,11 +32,11 @@ from es_ttc.enrichment.proposals import relevance
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.followed_writes import delete_pipeline
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, create_index, index_body
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
 from tests.conftest import PRODUCTS
@@ -329,7 +329,7 @@ async def test_attached_indices_are_followed_too(
     url, settings = engine.url, settings_for(engine, index_name)
     for name in ("same", "changed", "gone", "price"):
         call(url, "PUT", f"/{index_name}/_doc/{name}", {"title": name, "text": f"About {name}."})
-    [source] = await sources_of(engine, index_name)
+    [source] = await Index.behind(engine, index_name)
     await attach_beside(engine, source, spec, encoder)
     [followed] = await follow(engine, settings, index_name, "later")
     assert (followed.index.pipeline, followed.index.options.key) == (None, "")
@@ -360,7 +360,7 @@ async def test_attached_indices_are_followed_too(
     assert await unfollow(engine, settings.jobs_index, index_name)
     assert not await unfollow(engine, settings.jobs_index, index_name)
     assert (await commands.shown(engine, settings, job)).state == "cancelled"
-    [source] = await sources_of(engine, index_name)
+    [source] = await Index.behind(engine, index_name)
     assert source.settings["index.final_pipeline"] == final
 
 
@@ -417,7 +417,7 @@ async def test_pause_resume_cancel_and_two_workers(
     assert found.pop("own") == (1, "ready")  # it came with its features, and the key
     assert set(found.values()) == {(2, "ready")}
     await unfollow(engine, settings.jobs_index, index_name)
-    [source] = await sources_of(engine, index_name)
+    [source] = await Index.behind(engine, index_name)
     assert source.settings["index.final_pipeline"] == final
     assert await pipelines_of(engine, index_name) == {final}
 
@@ -528,7 +528,7 @@ async def test_what_cannot_be_followed_is_refused_and_left_as_it_was(
     await engine.create_index(index_name, {"mappings": {"properties": {"text": {"type": "text"}}}})
     with pytest.raises(InvalidRequest, match="es-ttc attach"):
         await follow(engine, settings, index_name, "later")
-    [source] = await sources_of(engine, index_name)
+    [source] = await Index.behind(engine, index_name)
     await attach_beside(engine, source, replace(spec, text_fields=("text",)), encoder)
     with pytest.raises(InvalidRequest, match=r"leave out --plugin"):
         await follow(engine, settings, index_name, "later", plugin_timeout="30s")
@@ -583,7 +583,7 @@ async def test_the_next_index_is_followed_too(
             assert call(engine.url, "POST", f"/{name}/_doc?refresh=true", body).status == 201
 
         add("an owl")
-        [first] = await sources_of(engine, name)
+        [first] = await Index.behind(engine, name)
         await attach_beside(engine, first, spec, encoder)
         [followed] = await follow(engine, settings, name, "later")
         assert (followed.encoding.job.index, followed.encoding.job.name) == (first.index, name)
@@ -644,12 +644,12 @@ async def test_the_next_index_is_enriched_too(
                 assert reply.status == 201, reply.body
 
             add("an owl")
-            [first] = await sources_of(engine, name)
+            [first] = await Index.behind(engine, name)
             options = EnrichmentOptions(prompt="base", budget=Budget(tokens=77_000, cost=None))
             [followed] = await follow(engine, settings, name, "later", options)
             assert followed.enrichment is not None
             if template == "of the first index as it is":
-                [first] = await sources_of(engine, name)
+                [first] = await Index.behind(engine, name)
                 carried = {"index.final_pipeline": first.settings["index.final_pipeline"]}
                 mappings = {key: first.mapping[key] for key in ("_meta", "_source", "properties")}
                 made["template"] = {"settings": {**body["settings"], **carried}, "mappings": mappings}
@@ -661,7 +661,7 @@ async def test_the_next_index_is_enriched_too(
             [second] = {job.index for job in jobs} - {first.index}
             async with following(engine, settings, second, encoder):
                 await settled(engine, settings, second)
-            [source] = await sources_of(engine, second)
+            [source] = await Index.behind(engine, second)
             assert source.settings["index.final_pipeline"].endswith(second)
             job = await store.enrichment.get(f"enrich-{second}")
             assert (job.index, job.budget, job.plan) == (second, options.budget, followed.enrichment.job.plan)

@@ -23,7 +23,7 @@ from es_ttc.encoders.heads import Head
 from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.engine.connect import connected
 from es_ttc.errors import InvalidRequest, MissingFeature
-from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, only
@@ -112,8 +112,8 @@ async def _in_parts(log: "PoolLog", judged: Collection, folder: Path, progress: 
 async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
     """Return the spec of an index's features, and the engine's product and version."""
     async with connected(source.settings) as engine:
-        located = await alike_locations(engine, source.name)
-        return located[0].spec, product_and_version(await engine.capabilities())
+        spec = (await Indices.behind(engine, source.name)).shared_spec()
+        return spec, product_and_version(await engine.capabilities())
 
 
 async def log_for_caller(

@@ -22,7 +22,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EsTtcError
-from es_ttc.index.attach.feature_locations import FeatureLocation, found_behind
+from es_ttc.index.attach.feature_locations import FeatureLocation, Indices
 from es_ttc.index.attach.fill import encode_items
 from es_ttc.index.attach.just_written import WrittenDocument, encode_just_written
 from es_ttc.index.attach.target import FeatureWrite
@@ -126,8 +126,8 @@ class LaterEncoding:
         found: Locations = {}
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
-                behind = await found_behind(await self._connected(), name)
-                found = {source.index: held for source, held in behind if held is not None and _encoded_now(held)}
+                indices = await Indices.behind(await self._connected(), name)
+                found = {held.source.index: held for held in indices.present if _encoded_now(held)}
         except (EsTtcError, TimeoutError):  # the write itself finds out, in the engine's words
             pass
         except Exception as error:  # noqa: BLE001 - whatever someone has put into `_meta`, the write is forwarded
