@@ -20,7 +20,7 @@ from starlette.types import Message, Send
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EsTtcError
-from es_ttc.index.attach.feature_locations import FeatureLocation, found_behind
+from es_ttc.index.attach.feature_locations import FeatureLocation, Indices
 from es_ttc.index.attach.fill import encode_items
 from es_ttc.index.attach.just_written import WrittenDocument, encode_just_written
 from es_ttc.index.attach.target import FeatureWrite
@@ -117,8 +117,8 @@ class LaterEncoding:
         found: Locations = {}
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
-                behind = await found_behind(self._engine, name)
-                found = {source.index: held for source, held in behind if held is not None and _encoded_now(held)}
+                indices = await Indices.behind(self._engine, name)
+                found = {held.source.index: held for held in indices.present if _encoded_now(held)}
         except (EsTtcError, TimeoutError):  # the write itself finds out, in the engine's words
             pass
         except Exception as error:  # noqa: BLE001 - whatever someone has put into `_meta`, the write is forwarded
