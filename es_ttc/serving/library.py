@@ -17,10 +17,10 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.queries import matching
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.serving.deadline import Deadline
-from es_ttc.serving.features.attached import own_key
 from es_ttc.serving.features.columns import columns, numbers_of
 from es_ttc.serving.features.decoding import Stored, consistent
 from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, content_ids, unreadable
+from es_ttc.serving.features.locations import own_key
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexSearch

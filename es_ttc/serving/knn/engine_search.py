@@ -27,11 +27,12 @@ from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors, together
 from es_ttc.serving.deadline import Deadline
-from es_ttc.serving.features.attached import MARK_FIELDS, Mark, mark_of, own_key
 from es_ttc.serving.features.columns import columns
 from es_ttc.serving.features.decoding import Stored, consistent, features_from_hit
 from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, RoutedId, marks_of, unreadable
+from es_ttc.serving.features.locations import own_key
 from es_ttc.serving.features.reader import SideIndexUnreadable, WindowFeatures
+from es_ttc.serving.features.side_index import MARK_FIELDS, Mark, mark_of
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller

@@ -27,9 +27,9 @@ from es_ttc.index.mappings.spec import VECTOR
 from es_ttc.retrievers.base import NearestDocuments
 from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.engine import EngineRefusal
-from es_ttc.serving.features.attached import FeatureLocations, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, content_ids
+from es_ttc.serving.features.locations import FeatureLocations, own_keys
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
