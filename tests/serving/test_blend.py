@@ -16,7 +16,7 @@ from es_ttc.rescorers.blend.hybrid import HybridParams
 from es_ttc.rescorers.blend.rescorer import BlendParams
 from es_ttc.rescorers.blend.weights import share_read
 from es_ttc.serving.request.request import parse_params
-from es_ttc.serving.rescore.candidates import obstacle
+from es_ttc.serving.rescore.candidates import unsupported_reason
 from es_ttc.serving.rescore.plan import plan_search
 from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call, search
@@ -179,7 +179,7 @@ def test_a_point_in_time_binds_what_joins(behind: Behind, own_index: str, encode
 def test_what_leaves_the_window_alone(more: dict[str, Any], url: str, words: str) -> None:
     plan = plan_search(blended() | more, parse_params(url), max_window=1000)
     assert plan is not None
-    assert words in str(obstacle(plan))
+    assert words in str(unsupported_reason(plan))
 
 
 @on_both

@@ -25,6 +25,7 @@ from es_ttc.serving.adaptive.rerankers import (
 )
 from es_ttc.serving.adaptive.walk import CallerNeighbours, WalkDocuments
 from es_ttc.serving.answer_forms import require_scores
+from es_ttc.serving.candidates.filters import UnknownFilter, filters_of_search
 from es_ttc.serving.deadline import Deadline, ScoringError, fell_back
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
@@ -34,7 +35,6 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.collapse import groups_of
-from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.rescore.page import pinned_count, set_max_score, shown_hit
 from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.rescore.window import RescoredResponse, cut_first_pass
@@ -154,12 +154,10 @@ class AdaptiveRescoring:
 
     async def _conditions(self, caller: Caller) -> tuple[list[Any], str | None]:
         """Return what every document from outside the first pass must match, or why that cannot be decided."""
-        body, texts = self.plan.body, self.plan.texts
+        types = self.services.gateway.numbers
         try:
-            names = text_fields(body, texts)
-            analysed = await self.services.gateway.numbers.analysed(names, caller) if names else frozenset()
-            return required_filters(body, texts, analysed.__contains__), None
-        except (UndecidedDemands, EngineError) as error:
+            return await filters_of_search(self.plan.body, self.plan.texts, types, caller), None
+        except (UnknownFilter, EngineError) as error:
             return [], str(error)
 
 

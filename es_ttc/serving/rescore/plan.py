@@ -22,6 +22,7 @@ from es_ttc.errors import EsTtcError, InvalidRequest, MissingText, SeveralTexts
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer, RerankerSignal
+from es_ttc.serving.candidates.filters import PARAMS_OF_QUERY, changes_scores, query_of_url
 from es_ttc.serving.features.keys import SEQ_NO
 from es_ttc.serving.http.limits import check_query
 from es_ttc.serving.request.body import body_integer, boolean, fielded_texts, texts_of, texts_of_retriever, url_integer
@@ -34,7 +35,6 @@ from es_ttc.serving.request.section import (
     parse_section,
     texts_in,
 )
-from es_ttc.serving.rescore.demands import PARAMS_OF_QUERY, changes_scores, query_of_url
 from es_ttc.serving.rescore.highlights import Highlight, take_highlights
 from es_ttc.serving.rescore.query_parts import QueryParts, UndividedQuery, query_parts
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from es_ttc.index.mappings.spec import HASH
+from es_ttc.serving.candidates.filters import has_objects, without_inner_hits
 from es_ttc.serving.features.keys import MARKS, SEQ_NO, ContentId, content_ids, content_of
-from es_ttc.serving.rescore.demands import has_objects, without_inner_hits
 from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
 
 _MIN_PAGES = 3

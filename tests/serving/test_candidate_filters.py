@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.rescore.demands import UndecidedDemands, changes_scores, query_of_url, required_filters, text_fields
+from es_ttc.serving.candidates.filters import UnknownFilter, changes_scores, query_of_url, required_filters, text_fields
 from tests.serving.client import call, search
 from tests.serving.conftest import Behind, make_index, write
 
@@ -170,7 +170,7 @@ def test_parts_of_the_body_beside_the_query() -> None:
     deep: Any = OURS
     for _ in range(5000):
         deep = {"bool": {"must": deep}}
-    with pytest.raises(UndecidedDemands):
+    with pytest.raises(UnknownFilter):
         demanded(deep)
 
 
