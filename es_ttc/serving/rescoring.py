@@ -12,12 +12,12 @@ from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
+from es_ttc.serving.candidates.targets import TargetCache
 from es_ttc.serving.cascade import Item, begin_items, rank_by_items
 from es_ttc.serving.engine import EngineRefusal, Refusal
 from es_ttc.serving.features.keys import are_identified
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.knn.searched_indices import KnownTargets
 from es_ttc.serving.logs import log
 from es_ttc.serving.plan.bodies import AGGREGATIONS, NAMED_SCORES, bare_body
 from es_ttc.serving.plan.plan import SearchPlan
@@ -40,7 +40,7 @@ class Rescoring:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._targets = KnownTargets()
+        self._targets = TargetCache()
         self._strategies = AdaptiveReranking(gateway)
 
     async def begin(
