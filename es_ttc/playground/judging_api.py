@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, MissingFeature, NotAllowed
-from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.lab.judging.overview import Overview, read_overview
 from es_ttc.lab.judging.records import (
     DEFAULT_DEPTH,
@@ -44,7 +44,6 @@ from es_ttc.lab.judging.store import SIGNALS, JudgementStore
 from es_ttc.lab.ranking.index_pools import log_for_caller
 from es_ttc.serving.admin.endpoint import (
     PREFIX,
-    CallersEngine,
     EndpointRunner,
     json_object,
     with_callers_errors,
@@ -111,7 +110,7 @@ class _Call:
     def __init__(self, request: Request, gateway: Gateway) -> None:
         self.request = request
         self.index = str(request.path_params["index"])
-        self.engine = CallersEngine(gateway, Caller(request.headers.raw))
+        self.engine = gateway.engine.as_caller(Caller(request.headers.raw)).protocol()
         self.store = JudgementStore(self.engine, self.index)
 
     @property
@@ -178,7 +177,7 @@ class JudgingApi:
         """Return blend's signals by query; without them the reason why weights of blend cannot be chosen."""
         texts = {one.id: one.text for one in queries}
         try:
-            spec = (await alike_locations(call.engine, call.index))[0].spec
+            spec = (await Indices.behind(call.engine, call.index)).shared_spec()
             encoder = await self._gateway.encoders.serving(spec.encoder.key, call.index)
             pools = await log_for_caller(self._gateway, call.request.headers.raw, call.index, spec, encoder, texts)
         except (MissingFeature, InvalidRequest) as error:

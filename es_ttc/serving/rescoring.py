@@ -12,7 +12,7 @@ from es_ttc.index.mappings.spec import HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.cascade import Item, begin_items, rank_by_items
-from es_ttc.serving.engine_requests import EngineRefusal, EngineRequests, Refusal
+from es_ttc.serving.engine import EngineRefusal, Refusal
 from es_ttc.serving.features.keys import are_identified
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -21,6 +21,7 @@ from es_ttc.serving.logs import log
 from es_ttc.serving.plan.bodies import AGGREGATIONS, NAMED_SCORES, bare_body
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.plan.query_parts import without_parts
+from es_ttc.serving.request.first_pass import search_again
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following, rest_of_page
@@ -53,7 +54,7 @@ class Rescoring:
             [one.section for one in (plan, *plan.later)],
             self._gateway.tuned.relevance,
             caller,
-            EngineRequests(self._gateway.upstream, caller),
+            self._gateway.engine.as_caller(caller),
         )
 
         def begin(one: SearchPlan) -> WindowRescoring | AdaptiveRescoring:
@@ -73,7 +74,7 @@ class Rescoring:
                 whole, items = begin_items(_without_numbers(plan, items, problem), begin)
         bare = items[0].reads_bare_hits and not request.is_multi and can_split(whole)
         named = self._gateway.attached.expects_ids(caller)
-        again = partial(self._gateway.engine.again, request, item)
+        again = partial(search_again, self._gateway.engine, request, item)
         search = RescoredSearch(self._gateway, whole, items, caller, again, request.started, bare=bare, named=named)
         item.body = search.first_pass
         if whole.is_divided:
@@ -163,7 +164,7 @@ class RescoredSearch:
             plain, plain_ms = await self._search_again(body)
             if plain["_shards"]["failed"]:  # it is refused too, by a part of the shards
                 raise
-            reason = f"the engine refused a request of the gateway's own: {refused.reason}"
+            reason = f"the engine refused a request of the gateway's own: {refused}"
             return self._plain(plain, ms + plain_ms, reason)
         except _LostShards as lost:
             return self._plain(lost.plain, ms + lost.ms, "a request of the gateway's own lost shards")

@@ -31,7 +31,7 @@ from es_ttc.rewriters.prompts import Prompts
 from es_ttc.rewriters.weighted import NAMED
 from es_ttc.serving.answer_forms import require_form, require_scores, require_search_answer
 from es_ttc.serving.deadline import Deadline
-from es_ttc.serving.engine_requests import EngineRequests, require_complete
+from es_ttc.serving.engine import require_complete
 from es_ttc.serving.features.index_meta import encoded_fields
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
@@ -190,8 +190,7 @@ class CallerCorpus:
         named: tuple[str, ...],
     ) -> None:
         self.fields = Fields(named or ("*",))
-        self._upstream = gateway.upstream
-        self._engine = EngineRequests(gateway.upstream, caller)
+        self._engine = gateway.engine.as_caller(caller)
         self._side_caller = gateway.attached.side_caller(caller)
         self._model = gateway.model
         self._prompts = prompts
@@ -307,7 +306,7 @@ class CallerCorpus:
         places = [(self._target or "*", self._caller)]
         if indices:
             places.append((",".join(map(side_alias, indices)), self._side_caller))
-        if fields := await encoded_fields(self._upstream, places):
+        if fields := await encoded_fields(self._engine, places):
             return fields
         raise MissingFeature(
             f"method [{method}] does not know which fields of index [{self._target}] hold text: name them in "

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from starlette.types import Message, Send
 
 from es_ttc.errors import EngineError, EsTtcError, RequestTooLarge, SeveralTexts
-from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal, Refusal
+from es_ttc.serving.engine import EngineRefusal, Refusal
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
@@ -25,6 +25,7 @@ from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_
 from es_ttc.serving.plan.items import with_rescore, with_text
 from es_ttc.serving.plan.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search
 from es_ttc.serving.request.body import FoundClause, body_integer, find_clauses, url_integer
+from es_ttc.serving.request.first_pass import FirstPass, first_pass
 from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
     Outcome,
@@ -179,7 +180,7 @@ class Searches:
         refusal: EngineRefusal | None = None
         with span("first_pass"):
             try:
-                first = await self._engine.first_pass(request)
+                first = await first_pass(self._engine, request)
             except EngineRefusal as refused:
                 if request.is_multi or not searches[0].may_answer_plainly(refused):
                     raise
@@ -323,7 +324,7 @@ class Searches:
             if item.error is not None:
                 return item_error(item.error)
             response, ms = first.responses[position]
-            refusal = None if "hits" in response else ItemRefusal(response)
+            refusal = None if "hits" in response else Refusal(response.get("status"), response)
             if not item.is_changed or (refusal is not None and not search.may_answer_plainly(refusal)):
                 return response
             async with room:
@@ -331,8 +332,6 @@ class Searches:
                     return await self._completed(request, search, response, ms, refusal)
                 except EsTtcError as error:
                     return error.body()
-                except ItemRefusal as refused:
-                    return refused.response
 
         responses = await asyncio.gather(*(completed(*numbered) for numbered in enumerate(searches)))
         took = max(first.took, round((time.perf_counter() - request.started) * 1000))

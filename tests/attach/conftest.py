@@ -12,7 +12,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
 from es_ttc.index.attach import FillResult, attach_beside
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.support.gateway import gateway_to
 from tests.support.per_engine import PerEngine
@@ -88,7 +88,7 @@ async def update(engine: Engine, index: str, identifier: str, document: Mapping[
 
 async def attach(engine: Engine, index: str, spec: IndexSpec, encoder: Encoder) -> FillResult:
     """Attach one index."""
-    [source] = await sources_of(engine, index)
+    [source] = await Index.behind(engine, index)
     return await attach_beside(engine, source, spec, encoder)
 
 

@@ -7,7 +7,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import fill_attached
-from es_ttc.index.attach.feature_locations import feature_location, written_since_fill
+from es_ttc.index.attach.feature_locations import Indices, written_since_fill
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
@@ -103,7 +103,7 @@ async def test_attached_changed_documents_stay_below_scored_ones_until_filled(
     assert scores(ask_for_page(gateway, shop)) == pytest.approx(
         {name: score for name, score in scores(reply).items() if name in reply.ids[:3]}
     )
-    held = await feature_location(engine, shop)
+    held = (await Indices.behind(engine, shop)).only()
     assert held.side
     assert await written_since_fill(engine, held) == 3
     await engine.request("DELETE", f"/{shop}/_doc/d3", params={"refresh": "true"})

@@ -10,7 +10,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.feature_locations import feature_location
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.map_vectors import require_coarser
 from es_ttc.index.ingest import encode_documents
 from es_ttc.index.mappings.readers import reader_of
@@ -59,7 +59,7 @@ async def test_attached_features_move_into_a_new_side_index(
     reply = ask(gateway, shop)
     assert (reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == (19, None)
     assert scores(reply) == pytest.approx(before, abs={"int4": 0.02, "int2": 0.08}[codec])
-    held = await feature_location(engine, shop)
+    held = (await Indices.behind(engine, shop)).only()
     [fresh] = encode_documents([corpus()["d2"]], held.spec, encoder)
     tokens, content = (await stored(engine, held.index))["d2"]
     assert (tokens.codec, content) == (codec, fresh.hash)

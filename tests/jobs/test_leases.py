@@ -16,9 +16,9 @@ from es_ttc.enrichment.jobs.record import EncodingCheckpoint, encoding_job_id
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.turn import TurnEnd
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.conftest import PRODUCTS
 from tests.serving.client import call
@@ -84,7 +84,7 @@ async def test_encoding_job_paused_resumed_and_cancelled_with_two_workers(
     assert found.pop("own") == (1, "ready")  # it came with its features, and the key
     assert set(found.values()) == {(2, "ready")}
     await unfollow(engine, settings.jobs_index, index_name)
-    [source] = await sources_of(engine, index_name)
+    [source] = await Index.behind(engine, index_name)
     assert source.settings["index.final_pipeline"] == final
     assert await pipelines_of(engine, index_name) == {final}
 

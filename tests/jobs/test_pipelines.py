@@ -21,9 +21,9 @@ from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.proposals import relevance
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
 from tests.conftest import PRODUCTS
@@ -199,7 +199,7 @@ async def test_follow_attached_index_encodes_changes_and_unfollow_restores_it(
     url, settings = engine.url, settings_for(engine, index_name)
     for name in ("same", "changed", "gone", "price"):
         call(url, "PUT", f"/{index_name}/_doc/{name}", {"title": name, "text": f"About {name}."})
-    [source] = await sources_of(engine, index_name)
+    [source] = await Index.behind(engine, index_name)
     await attach_beside(engine, source, spec, encoder)
     [followed] = await follow(engine, settings, index_name, "later")
     assert (followed.index.pipeline, followed.index.options.key) == (None, "")
@@ -230,7 +230,7 @@ async def test_follow_attached_index_encodes_changes_and_unfollow_restores_it(
     assert await unfollow(engine, settings.jobs_index, index_name)
     assert not await unfollow(engine, settings.jobs_index, index_name)
     assert (await commands.shown(engine, settings, job)).state == "cancelled"
-    [source] = await sources_of(engine, index_name)
+    [source] = await Index.behind(engine, index_name)
     assert source.settings["index.final_pipeline"] == final
 
 
@@ -243,7 +243,7 @@ async def test_follow_index_without_features_is_refused_and_unchanged(
     await engine.create_index(index_name, {"mappings": {"properties": {"text": {"type": "text"}}}})
     with pytest.raises(InvalidRequest, match="es-ttc attach"):
         await follow(engine, settings, index_name, "later")
-    [source] = await sources_of(engine, index_name)
+    [source] = await Index.behind(engine, index_name)
     await attach_beside(engine, source, replace(spec, text_fields=("text",)), encoder)
     with pytest.raises(InvalidRequest, match=r"leave out --plugin"):
         await follow(engine, settings, index_name, "later", plugin_timeout="30s")

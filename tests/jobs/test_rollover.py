@@ -16,8 +16,8 @@ from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.errors import EngineError
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.followed_writes import delete_pipeline
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.index import IndexOptions, create_index, index_body
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.conftest import PRODUCTS
 from tests.serving.client import call
@@ -61,7 +61,7 @@ async def test_rollover_new_index_is_followed(
             assert call(engine.url, "POST", f"/{name}/_doc?refresh=true", body).status == 201
 
         add("an owl")
-        [first] = await sources_of(engine, name)
+        [first] = await Index.behind(engine, name)
         await attach_beside(engine, first, spec, encoder)
         [followed] = await follow(engine, settings, name, "later")
         assert (followed.encoding.job.index, followed.encoding.job.name) == (first.index, name)
@@ -113,12 +113,12 @@ async def test_rollover_new_index_is_enriched(
                 assert reply.status == 201, reply.body
 
             add("an owl")
-            [first] = await sources_of(engine, name)
+            [first] = await Index.behind(engine, name)
             options = EnrichmentOptions(prompt="base", budget=Budget(tokens=77_000, cost=None))
             [followed] = await follow(engine, settings, name, "later", options)
             assert followed.enrichment is not None
             if template == "of the first index as it is":
-                [first] = await sources_of(engine, name)
+                [first] = await Index.behind(engine, name)
                 carried = {"index.final_pipeline": first.settings["index.final_pipeline"]}
                 mappings = {key: first.mapping[key] for key in ("_meta", "_source", "properties")}
                 made["template"] = {"settings": {**body["settings"], **carried}, "mappings": mappings}
@@ -130,7 +130,7 @@ async def test_rollover_new_index_is_enriched(
             [second] = {job.index for job in jobs} - {first.index}
             async with following(engine, settings, second, encoder):
                 await settled(engine, settings, second)
-            [source] = await sources_of(engine, second)
+            [source] = await Index.behind(engine, second)
             assert source.settings["index.final_pipeline"].endswith(second)
             job = await store.enrichment.get(f"enrich-{second}")
             assert (job.index, job.budget, job.plan) == (second, options.budget, followed.enrichment.job.plan)

@@ -16,6 +16,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.packages import minilm, minilm_for_torch
 from es_ttc.errors import EncoderMismatch
+from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import BoundedPool
@@ -93,7 +94,7 @@ def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
     async def warm() -> tuple[bool, bool, bool]:
         pool = BoundedPool("encoding", threads=1, queue=8)
         encoders = Encoders((settings.encoder,), settings.cache_dir, lambda _name, _folder: encoder, variant, pool)
-        warm_up = WarmUp(encoders, upstream)
+        warm_up = WarmUp(encoders, EngineClient(upstream))
         async with upstream:
             await warm_up.load_first()
             before = warm_up.done
@@ -114,7 +115,7 @@ def test_it_waits_for_an_engine_that_does_not_answer_yet(encoder: Encoder) -> No
         pool = BoundedPool("encoding", threads=1, queue=8)
         encoders = Encoders((settings.encoder,), settings.cache_dir, lambda _name, _folder: encoder, no_variant, pool)
         async with Upstream(settings) as upstream:
-            warm_up = WarmUp(encoders, upstream)
+            warm_up = WarmUp(encoders, EngineClient(upstream))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(warm_up.run(), 2)
         pool.close()

@@ -20,7 +20,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import remove_traces
@@ -117,7 +117,7 @@ def frameworks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 async def attach(url: str, index: str, spec: IndexSpec, encoder: Encoder) -> None:
     async with connected(EngineSettings(engine=url)) as engine:
         await engine.refresh(index)
-        [source] = await sources_of(engine, index)
+        [source] = await Index.behind(engine, index)
         assert (await attach_beside(engine, source, spec, encoder)).written == len(TEXTS)
 
 

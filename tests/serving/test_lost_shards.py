@@ -13,9 +13,9 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_beside, detach, traces_of
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.graph import graph_alias
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph, delete_graphs
@@ -73,7 +73,7 @@ async def _prepare(engine: Engine, index: str, attached: str, spec: IndexSpec, e
         lines += [orjson.dumps({"index": {"_id": document.pop("_id")}}), orjson.dumps(document)]
     await engine.bulk(attached, lines)
     await engine.refresh(attached)
-    [source] = await sources_of(engine, attached)
+    [source] = await Index.behind(engine, attached)
     await attach_beside(engine, source, spec, encoder)
 
 

@@ -19,10 +19,10 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.trained import ROLES
 from es_ttc.engine.connect import connected
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.feature_locations import feature_location
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.ingest.encode import encode_documents, feature_fields
 from es_ttc.index.mappings.calibration import calibrate
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.readers import unpack_feature
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, Document
@@ -234,9 +234,9 @@ def test_attach_with_chunks_adds_them(
     async def attached(new: IndexSpec | None = None) -> IndexSpec:
         async with connected(EngineSettings(engine=opensearch_url)) as engine:
             if new is not None:
-                [source] = await sources_of(engine, index_name)
+                [source] = await Index.behind(engine, index_name)
                 await attach_beside(engine, source, new, two_roles)
-            return (await feature_location(engine, index_name)).spec
+            return (await Indices.behind(engine, index_name)).only().spec
 
     asyncio.run(attached(replace(spec, reversed=False)))
     gateway = gateways.of(opensearch_url)

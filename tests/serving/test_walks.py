@@ -13,7 +13,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_beside, detach, traces_of
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.indices import Index
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import BuildProgress, build_graph, delete_graphs, serving_graph
 from es_ttc.reranking.index_graph.store import nodes, write_nodes
@@ -494,7 +494,7 @@ def test_an_index_that_people_use_is_walked_through_by_its_side_index(
             lines += [orjson.dumps({"index": {"_id": identifier}}), orjson.dumps(document)]
         await engine.bulk(index_name, lines)
         await engine.refresh(index_name)
-        [source] = await sources_of(engine, index_name)
+        [source] = await Index.behind(engine, index_name)
         await attach_beside(engine, source, walking.spec, encoder)
         await build_graph(engine, index_name, GraphParams(degree=6, candidates=20))
 

@@ -25,7 +25,6 @@ from es_ttc.serving.adaptive.rerankers import (
 from es_ttc.serving.adaptive.walk import CallerNeighbours, WalkDocuments
 from es_ttc.serving.answer_forms import require_scores
 from es_ttc.serving.deadline import Deadline, ScoringError
-from es_ttc.serving.engine_requests import EngineRequests
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scores import Method, Timings, WindowRequest, first_pass_scores
@@ -175,7 +174,7 @@ class _Walk:
         self._found = len(hits)
         self.failures: list[Exception] = []
         self.documents = WalkDocuments(
-            EngineRequests(gateway.upstream, caller),
+            gateway.engine.as_caller(caller),
             urlencode([pair for pair in plan.params if pair[0] in TARGET_PARAMS]).encode(),
             {key: plan.body[key] for key in _SHARED if key in plan.body},
             filters,
@@ -183,7 +182,7 @@ class _Walk:
             plan.group_fields,
         )
         self._graph = CallerNeighbours(
-            EngineRequests(gateway.upstream, gateway.attached.side_caller(caller)),
+            gateway.engine.as_caller(gateway.attached.side_caller(caller)),
             self.documents,
             self._deadline,
             depth=getattr(params, "depth", 0),

@@ -77,7 +77,7 @@ async def retrieve(
 ) -> list[RetrievalResult | EsTtcError]:
     """Return the result of each clause of one request, or its error. Their searches are sent in batches."""
     caller = requests[0].caller
-    batches = batched(gateway.upstream, caller, gateway.attached.side_caller(caller), path, query_string)
+    batches = batched(gateway.engine, caller, gateway.attached.side_caller(caller), path, query_string)
     product = await gateway.upstream.product()
 
     async def result(request: RetrievalRequest, member: int) -> RetrievalResult | EsTtcError:
@@ -256,16 +256,16 @@ class _Retrieval:
 
     async def _lacking(self, fields: set[str], indices: SearchedIndices) -> list[str]:
         """Return the fields that no searched index has; none if the request names only a point in time."""
-        caller, upstream = self._request.caller, self._gateway.upstream
+        caller, engine = self._request.caller, self._gateway.engine
         sides = [side.name for side in indices.sides]
         if not fields or not (caller.indices or sides):
             return []
         mapped: set[str] = set()
         try:
             if sides:
-                mapped |= await mapped_fields(upstream, self._gateway.attached.side_caller(caller), sides, fields)
+                mapped |= await mapped_fields(engine, self._gateway.attached.side_caller(caller), sides, fields)
             if caller.indices and (indices.own or not sides):
-                mapped |= await mapped_fields(upstream, caller, [], fields)
+                mapped |= await mapped_fields(engine, caller, [], fields)
         except EngineError:
             return []  # the search itself will return the engine's error
         return sorted(fields - mapped)

@@ -92,6 +92,11 @@ class SearchItem:
     """Whether it had a section, and its body is not sent as received."""
 
     @property
+    def as_sent(self) -> bytes | Mapping[str, Any]:
+        """Its body for the engine: as received if it had no section."""
+        return self.body if self.is_changed and self.body is not None else self.line
+
+    @property
     def is_ours(self) -> bool:
         """Whether a section was found in it."""
         return self.is_changed or self.error is not None

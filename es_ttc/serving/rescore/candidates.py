@@ -26,7 +26,7 @@ from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.spec import VECTOR
 from es_ttc.retrievers.base import NearestDocuments
 from es_ttc.serving.deadline import Deadline
-from es_ttc.serving.engine_requests import EngineRefusal
+from es_ttc.serving.engine import EngineRefusal
 from es_ttc.serving.features.attached import FeatureLocations, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, content_ids
@@ -292,7 +292,7 @@ class CandidateSearch:
         side_caller = self._gateway.attached.side_caller(self._caller)
         path, query_string = self._request.msearch_target()
         header = self._request.msearch_header(self._item)
-        return single_client(self._gateway.upstream, self._caller, side_caller, path, query_string, header)
+        return single_client(self._gateway.engine, self._caller, side_caller, path, query_string, header)
 
     @property
     def _marks(self) -> Body:
@@ -313,7 +313,7 @@ class CandidateSearch:
         path, params = self._request.search_target(self._item)
         params = [(name, value) for name, value in params if name not in _NOT_SENT]
         params.append((NAMED_SCORES, "true"))
-        response, _ = await self._gateway.engine.search(self._request, path, params, body)
+        response, _ = await self._gateway.engine.search_for(self._request.incoming, path, params, body)
         require_complete(response)
         return response
 

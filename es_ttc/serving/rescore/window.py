@@ -24,6 +24,7 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.searched_indices import KnownTargets
 from es_ttc.serving.logs import log
 from es_ttc.serving.plan.plan import SearchPlan
+from es_ttc.serving.request.first_pass import search_again
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import with_field_name
 from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch
@@ -101,7 +102,7 @@ class WindowRescoring:
             tokens = method.features.query_tokens
             candidates = CandidateSearch(gateway, known, request, item, plan, count, begun, tokens=tokens)
         budget = plan.section.timeout_ms or gateway.settings.default_timeout_ms
-        again = partial(gateway.engine.again, request, item)
+        again = partial(search_again, gateway.engine, request, item)
         return cls(gateway, plan, caller, method, tuned, calibration, begun, candidates, again, budget, request.started)
 
     @property

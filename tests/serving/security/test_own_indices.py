@@ -14,11 +14,12 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect, connected
 from es_ttc.errors import EngineError
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.source import settled_writes, sources_of
+from es_ttc.index.attach.source import settled_writes
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph
@@ -261,7 +262,7 @@ async def _attach_shop(url: str, encoder: Encoder) -> None:
             body = {key: value for key, value in document.items() if key != "_id"}
             await engine.request("PUT", f"/shop/_doc/{document['_id']}", body=body)
         await engine.refresh("shop")
-        [source] = await sources_of(engine, "shop")
+        [source] = await Index.behind(engine, "shop")
         spec = IndexSpec(encoder.identity, max_tokens=64, spans=(SpanGrid(5, 3),))
         await attach_beside(engine, source, spec, encoder)
 
@@ -286,7 +287,7 @@ async def test_commands_need_no_rights_on_the_cluster_but_to_read_its_version(
         assert (await contents(engine, "rights-own", secured.spec)).states["ready"] > 50
         await engine.create_index("rights-shop", {"mappings": {"properties": {"text": {"type": "text"}}}})
         await engine.bulk("rights-shop", [b'{"index":{"_id":"1"}}', b'{"text":"a cat that drinks milk"}'])
-        [source] = await sources_of(engine, "rights-shop")
+        [source] = await Index.behind(engine, "rights-shop")
         attached = IndexSpec(encoder.identity, text_fields=("text",), max_tokens=64)
         await attach_beside(engine, source, attached, encoder)
         with gateway_to(secured.engine, encoder) as gateway:

@@ -11,7 +11,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.index.attach import fill_attached
-from es_ttc.index.attach.feature_locations import feature_location
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.followed_writes import follow_writes, pipeline_name
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
@@ -38,7 +38,7 @@ async def follow(url: str, name: str, spec: IndexSpec, encode: Any, former: str 
         await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
         if former is not None:
             await engine.request("PUT", f"/{name}/_settings", body={"index.final_pipeline": former})
-        await follow_writes(engine, await feature_location(engine, name), encode, enrich=False)
+        await follow_writes(engine, (await Indices.behind(engine, name)).only(), encode, enrich=False)
 
 
 def unfollow(url: str, name: str) -> None:

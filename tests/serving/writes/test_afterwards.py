@@ -11,9 +11,9 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.feature_locations import feature_location
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.followed_writes import follow_writes
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call, search
@@ -54,9 +54,9 @@ def attached(servers: Servers, index_name: str, spec: IndexSpec, encoder: Encode
     async def attach() -> None:
         async with connected(EngineSettings(engine=servers.engine)) as engine:
             await engine.create_index(index_name, {"settings": {"number_of_replicas": 0}, "mappings": MAPPING})
-            [source] = await sources_of(engine, index_name)
+            [source] = await Index.behind(engine, index_name)
             await attach_beside(engine, source, spec, encoder)
-            await follow_writes(engine, await feature_location(engine, index_name), "now", enrich=False)
+            await follow_writes(engine, (await Indices.behind(engine, index_name)).only(), "now", enrich=False)
 
     asyncio.run(attach())
     yield index_name
@@ -226,9 +226,9 @@ def stream(servers: Servers, index_name: str, spec: IndexSpec, encoder: Encoder)
 
 async def attach_and_follow(engine: Engine, name: str, spec: IndexSpec, encoder: Encoder) -> None:
     """Attach the newest index behind a name, and follow its writes."""
-    source = (await sources_of(engine, name))[-1]
+    source = (await Index.behind(engine, name))[-1]
     await attach_beside(engine, source, spec, encoder)
-    await follow_writes(engine, await feature_location(engine, source.index), "now", enrich=False)
+    await follow_writes(engine, (await Indices.behind(engine, source.index)).only(), "now", enrich=False)
 
 
 def test_a_data_stream_and_its_next_index(servers: Servers, stream: str, spec: IndexSpec, encoder: Encoder) -> None:
