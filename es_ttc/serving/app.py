@@ -93,7 +93,7 @@ async def _not_found(request: Request, error: Exception) -> Response:
 def _admin_token(settings: GatewaySettings) -> AdminToken | None:
     if settings.admin_token is None:
         return None
-    chosen = {f"{PREFIX}{name}" for name in settings.admin_open}
+    chosen = {f"{PREFIX}{name}" for name in settings.admin_public}
     own_tokens = {one.path for one in OPERATIONS if one.security in (MODEL_TOKEN, SIDECAR_TOKEN)}
     below = (PAGE, f"{PAGE}/") if settings.ui else ()
     return AdminToken(settings.admin_token, frozenset(chosen | own_tokens | set(below[:1])), below[1:])

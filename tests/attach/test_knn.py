@@ -73,9 +73,7 @@ def relayed(watched: Relay) -> Iterator[Relay]:
 @pytest.fixture(scope="session")
 def through_relay(watched: Relay, encoder: Encoder) -> Iterator[str]:
     """A gateway with credentials of its own for side indices; it keeps no features."""
-    with gateway_to(
-        watched.url, encoder, feature_cache_mb=0, side_credentials="gateway", api_key="c2VydmljZQ=="
-    ) as url:
+    with gateway_to(watched.url, encoder, feature_cache_mb=0, side_index_auth="gateway", api_key="c2VydmljZQ==") as url:
         yield url
 
 

@@ -76,7 +76,7 @@ def test_the_admin_token_is_asked_below_the_gateways_own_paths(opensearch_url: s
         encoder="minilm@onnx",
         admin_token=SecretStr("opens it"),
         model_token=SecretStr("scores"),
-        admin_open=("health", "ready", "openapi.json"),
+        admin_public=("health", "ready", "openapi.json"),
     )
     admin, model = {"Authorization": "Bearer opens it"}, {"Authorization": "Bearer scores"}
     tokens: list[dict[str, str]] = [{}, admin, model]

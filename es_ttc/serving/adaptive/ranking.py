@@ -163,7 +163,7 @@ class _Walk:
         undecided: str | None,
     ) -> None:
         gateway, plan, params, caller = search.services.gateway, search.plan, search.params, search.caller
-        budget = plan.section.timeout_ms or gateway.settings.default_timeout_ms
+        budget = plan.section.timeout_ms or gateway.settings.scoring_timeout_ms
         self._deadline = Deadline.within(budget, timeout_ms=plan.timeout_ms, started=search.started, since=since)
         self._search = search
         self._caller = caller
@@ -285,14 +285,14 @@ class _Walk:
             walk["cost"] = reranker.cost.as_dict()
         if search.strategy.walks:
             walk["outside"] = sum(document >= self._found for document in reranked.documents[: reranked.judged])
-            walk["graph"] = "unread" if graph.problem is not None else "missing" if graph.without else "read"
+            walk["graph"] = "unreadable" if graph.problem is not None else "missing" if graph.without else "read"
             times["graph"] = graph.waited * 1000
         if search.plan.section.detail:
             walk["calls"] = [self._call(document) for document in reranked.calls]
         parts: dict[str, Any] = {
             "window": min(self._found, search.plan.page.window),
             "scored": reranked.judged,
-            "walk": walk,
+            "strategy": walk,
         }
         if isinstance(reranker, RescorerReranker) and reranker.encoder is not None:
             parts["encoder"] = reranker.encoder

@@ -425,7 +425,7 @@ def _reasons(
         yield "it has no features of its present text: only its words count"
     elif told.rank is None and not alone["applied"] and summary["applied"]:
         yield f"alone it cannot be ranked: {alone.get('reason')}"
-    if alone.get("read", 1) < 1:
+    if alone.get("encoded_share", 1) < 1:
         yield f"the encoder has read {alone['read']:.0%} of its text"
     minimum = body_number(search.get("min_score"))
     if minimum is not None and told.first_pass_score is not None and told.first_pass_score < minimum:

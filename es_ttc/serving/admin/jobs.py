@@ -117,7 +117,7 @@ Look = Callable[[], Awaitable[Mapping[JobKind, int]]]
 class JobMetrics:
     """Counts the pending documents of running jobs at an interval, and how long there have been any.
 
-    A look that fails (no rights, no answer in time) changes no count, and `es_ttc_jobs_seen` is 0 until one succeeds.
+    A look that fails (no rights, no answer in time) changes no count; `es_ttc_jobs_readable` is 0 until one succeeds.
     """
 
     def __init__(self, look: Look, metrics: Metrics, now: Callable[[], float] = time.monotonic) -> None:
@@ -139,14 +139,14 @@ class JobMetrics:
             async with asyncio.timeout(_LOOK_SECONDS):
                 pending = await self._look()
         except Exception as error:  # noqa: BLE001 - also a record that a newer release has written
-            self._metrics.jobs_seen.set(0)
+            self._metrics.jobs_readable.set(0)
             reason = str(error) or f"no answer within {_LOOK_SECONDS:g} s"
             if reason != self._failure:  # logged once, not at every poll
                 log.warning("jobs not counted", reason=reason)
             self._failure = reason
             return
         self._failure = ""
-        self._metrics.jobs_seen.set(1)
+        self._metrics.jobs_readable.set(1)
         now = self._now()
         for kind in JobKind:
             waiting = pending.get(kind, 0)

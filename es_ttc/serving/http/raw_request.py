@@ -30,11 +30,11 @@ class BodyMemory:
             if held + size > self._limit:
                 raise RequestTooLarge(
                     f"the request's body and the engine's answer are longer than {self._limit // 2**20} MiB together "
-                    "(max_bodies_mb): ask for fewer documents, or for less of their [_source]"
+                    "(max_buffered_mb): ask for fewer documents, or for less of their [_source]"
                 )
             raise TooManyRequests(
                 f"bodies of requests and answers fill the {self._limit // 2**20} MiB that they may hold together "
-                "(max_bodies_mb): try again"
+                "(max_buffered_mb): try again"
             )
         self._used += size
 

@@ -147,7 +147,7 @@ class _Retrieval:
         native = clause.native(query.vectors[0], self._product, request.size)
         if method is None:
             return RetrievalResult(clause, native)
-        timeout_ms = (section.timeout_ms if section else None) or self._gateway.settings.default_timeout_ms
+        timeout_ms = (section.timeout_ms if section else None) or self._gateway.settings.scoring_timeout_ms
         deadline = Deadline.within(timeout_ms, timeout_ms=request.timeout_ms, started=request.started)
         outcome = await self._retrieved(method, query, indices, deadline)
         if isinstance(outcome, SideIndexReplaced) and not again:
