@@ -25,7 +25,7 @@ from es_ttc.serving.features.reader import FeatureReader
 from es_ttc.serving.features.scorer import WindowScorer
 from es_ttc.serving.features.side_index import FeatureLocator
 from es_ttc.serving.features.window import WindowReader
-from es_ttc.serving.http.caller import CallerLimits
+from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.raw_request import BodyMemory
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
