@@ -3,7 +3,6 @@
 A request is let in by the host that it names, the web page that it comes from, and the admin token.
 """
 
-import asyncio
 import os
 import re
 import time
@@ -163,31 +162,10 @@ class Entrance:
 
     async def _answered(self, incoming: RawRequest, answer: "_TrackedResponse") -> Outcome:
         """Answer one request, with an error if it fails, and return its outcome."""
-        task = asyncio.current_task()
-        watchers: list[asyncio.Task[None]] = []
-
-        def watch() -> None:
-            if task is not None:
-                watchers.append(asyncio.create_task(incoming.watch(task)))
-
-        later = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, watch)
         try:
-            _require_forwardable(incoming)
-            whole = await incoming.read_ahead(_READ_AHEAD)  # the engine is not contacted before
-            with self._room.taken_by(upload=not whole), self._gateway.callers.request(incoming):
-                match _api(incoming):
-                    case [("_search" | "_msearch") as api]:
-                        return await self._searches.answer(incoming, Api(api), answer, is_template=False)
-                    case [("_search" | "_msearch") as api, "template"]:
-                        return await self._searches.answer(incoming, Api(api), answer, is_template=True)
-                    case _:
-                        return await self._writes.answer(incoming, answer)
+            async with incoming.ended_by_disconnect(after=_UNWATCHED_SECONDS):
+                return await self._admitted(incoming, answer)
         except ClientDisconnected:
-            return _GONE
-        except asyncio.CancelledError:
-            if not incoming.gone or task is None:
-                raise
-            task.uncancel()
             return _GONE
         except EsTtcError as error:
             if incoming.gone:
@@ -197,10 +175,19 @@ class Entrance:
             log.exception("unexpected error", request_id=answer.id, path=incoming.raw_path.decode("latin-1"))
             unexpected = EsTtcError(f"unexpected {type(error).__name__} in the gateway (request {answer.id})")
             return await _refused(incoming, answer, unexpected)
-        finally:
-            later.cancel()
-            for watcher in watchers:
-                watcher.cancel()
+
+    async def _admitted(self, incoming: RawRequest, answer: "_TrackedResponse") -> Outcome:
+        """Answer one request that the limits admit."""
+        _require_forwardable(incoming)
+        whole = await incoming.read_ahead(_READ_AHEAD)  # the engine is not contacted before
+        with self._room.taken_by(upload=not whole), self._gateway.callers.request(incoming):
+            match _api(incoming):
+                case [("_search" | "_msearch") as api]:
+                    return await self._searches.answer(incoming, Api(api), answer, is_template=False)
+                case [("_search" | "_msearch") as api, "template"]:
+                    return await self._searches.answer(incoming, Api(api), answer, is_template=True)
+                case _:
+                    return await self._writes.answer(incoming, answer)
 
     @property
     def product_headers(self) -> RawHeaders:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
-from es_ttc.serving.admin.endpoint import EndpointRunner, ended_by_disconnect, json_object, with_callers_errors
+from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, received, with_callers_errors
 from es_ttc.serving.answer_forms import Form, require_form, require_scores, require_search_answer
 from es_ttc.serving.engine import EngineClient, reason_of, require_complete
 from es_ttc.serving.gateway import Gateway
@@ -126,10 +126,11 @@ class Explaining:
 
     async def _answered(self, request: Request) -> dict[str, Any]:
         """Return the explanation; what the engine refuses in the caller's search is the caller's error."""
-        asked = validated(ExplainRequest, await json_object(request, _MAX_BODY, self._gateway.offload), _KIND)
+        incoming = received(request)
+        asked = validated(ExplainRequest, await json_object(incoming, _MAX_BODY, self._gateway.offload), _KIND)
         try:
-            async with ended_by_disconnect(request):
-                with self._gateway.callers.request(RawRequest(request.scope, request.receive)):
+            async with incoming.ended_by_disconnect():
+                with self._gateway.callers.request(incoming):
                     return (await self._explained(request, asked)).model_dump()
         except EngineError as error:
             if refused := _REFUSED.get(error.upstream_status or 0):

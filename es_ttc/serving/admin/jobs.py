@@ -23,7 +23,7 @@ from es_ttc.enrichment.jobs.record import JobState, is_encoding
 from es_ttc.enrichment.jobs.submission import JobRequest, submit
 from es_ttc.enrichment.proposals.plan import prompt_names
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, with_callers_errors
+from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, received, with_callers_errors
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
@@ -76,7 +76,7 @@ class JobsApi:
     @_answered
     async def submit(self, request: Request, engine: Engine) -> dict[str, Any]:
         """Submit a job that enriches an index."""
-        job = validated(JobRequest, await json_object(request, _MAX_BODY, self.gateway.offload), _KIND)
+        job = validated(JobRequest, await json_object(received(request), _MAX_BODY, self.gateway.offload), _KIND)
         if job.prompt is not None and job.prompt_text is None and job.prompt not in prompt_names():
             raise InvalidRequest(
                 f"[{_KIND}.prompt] there is no prompt [{job.prompt}]"

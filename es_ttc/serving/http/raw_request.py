@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -154,13 +155,33 @@ class RawRequest:
         self._memory.take(-self._held, 0)
         self._held = 0
 
-    async def watch(self, owner: "asyncio.Task[None]") -> None:
-        """Cancel the handler's task when the client disconnects."""
-        await self._complete.wait()
-        message = await self._receive()
-        if message["type"] == "http.disconnect" and not self.answered:
-            self.gone = True
-            owner.cancel()
+    @asynccontextmanager
+    async def ended_by_disconnect(self, after: float = 0.0) -> AsyncIterator[None]:
+        """Cancel the work of the context when the client disconnects, and raise a ClientDisconnected.
+
+        The client is watched from ``after`` seconds on, and when the body has been read: short work needs no task.
+        """
+        worker, watchers = asyncio.current_task(), list[asyncio.Task[None]]()
+
+        async def watch() -> None:
+            await self._complete.wait()
+            message = await self._receive()
+            if message["type"] == "http.disconnect" and not self.answered and worker is not None:
+                self.gone = True
+                worker.cancel()
+
+        start = asyncio.get_running_loop().call_later(after, lambda: watchers.append(asyncio.create_task(watch())))
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.gone or worker is None:
+                raise
+            worker.uncancel()
+            raise ClientDisconnected from None
+        finally:
+            start.cancel()
+            for watcher in watchers:
+                watcher.cancel()
 
 
 async def start_answer(send: Send, status: int, headers: RawHeaders) -> None:
