@@ -16,7 +16,8 @@ from es_ttc.serving import tracing
 from es_ttc.serving.admin.endpoint import PAGE, PREFIX, not_found_response
 from es_ttc.serving.admin.jobs import JobMetrics, pending_documents
 from es_ttc.serving.admin.openapi import MODEL_TOKEN, OPERATIONS, SIDECAR_TOKEN, routes
-from es_ttc.serving.entrance import AdminToken, Entrance
+from es_ttc.serving.admission import AdminToken
+from es_ttc.serving.entrance import Entrance
 from es_ttc.serving.features.encoding import Loader
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.process import OnlyProcess

@@ -1,22 +1,17 @@
-"""The gateway's entrance: which requests are let in, and how one to the engine is answered, logged and counted.
-
-A request is let in by the host that it names, the web page that it comes from, and the admin token.
-"""
+"""The gateway's entrance: requests are admitted, and one to the engine is answered, logged and counted."""
 
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from pydantic import SecretStr
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from es_ttc.engine.addresses import not_a_path
-from es_ttc.errors import EsTtcError, NotAllowed, NotSignedIn, TooManyRequests
-from es_ttc.serving.admin.endpoint import PREFIX, TOKEN_HEADER, carries
+from es_ttc.errors import EsTtcError, NotSignedIn, TooManyRequests
+from es_ttc.serving.admin.endpoint import PREFIX
+from es_ttc.serving.admission import AdminToken, Admission
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders
 from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest, answer_json
@@ -29,8 +24,6 @@ from es_ttc.serving.tracing import request_span
 from es_ttc.serving.trial import Trial
 from es_ttc.serving.writes.answers import WriteEncoding
 
-_DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # browsers leave them out of `Origin`
-_ALWAYS = frozenset({"/_ttc/health", "/_ttc/ready"})  # probes name an address, not a host
 _GONE = Outcome("passthrough", GONE)
 _READ_AHEAD = 2**16  # bytes; a shorter request is sent to the engine when it is complete
 _READ_AHEAD_BELOW_OURS = 2**20
@@ -39,38 +32,6 @@ _AUDITED = (401, 403, 429)
 _UNWATCHED_SECONDS = 0.05  # most responses are complete by then, so no task watches the client
 _UNFIT = re.compile(r"[^\x21-\x7e]+")
 _MAX_ID_LENGTH = 128
-
-
-class WrongHost(EsTtcError):
-    """A request names a host that this gateway does not answer for."""
-
-    status = 421
-    type = "ttc_wrong_host_exception"
-
-
-@dataclass(frozen=True, slots=True)
-class AdminToken:
-    """The token of the endpoints below `/_ttc/`, and which of them do not ask for it."""
-
-    token: SecretStr
-    exempt: frozenset[str]  # paths that are answered without it, or check a token of their own
-    open_below: tuple[str, ...] = ()  # beginnings of paths of files that hold nothing of anyone
-
-    def admits(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Return whether a request below `/_ttc/` is let in."""
-        if path in self.exempt or path.startswith(self.open_below):
-            return True
-        return any(self._is_mine(name, value) for name, value in headers)
-
-    def without(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Return a request's headers without the token, so that the engine does not get it."""
-        return [(name, value) for name, value in headers if not self._is_mine(name, value)]
-
-    def _is_mine(self, name: bytes, value: bytes) -> bool:
-        text = value.decode("latin-1")
-        if name == b"authorization":
-            return carries(text, self.token)
-        return name == TOKEN_HEADER and carries(f"Bearer {text}", self.token)
 
 
 class Entrance:
@@ -95,8 +56,7 @@ class Entrance:
         self._admin = admin
         self._room = InFlightLimit(settings.max_concurrent_requests)
         gateway.metrics.watch({"in_flight_requests": lambda: self._room.taken})
-        self._hosts = tuple(host.lower() for host in settings.allowed_hosts)
-        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
+        self._admission = Admission(settings.allowed_hosts, settings.allowed_origins, admin)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or handle the server's start and end."""
@@ -108,7 +68,7 @@ class Entrance:
         send, path = self._named(send), scope["path"]
         path = path if path == PREFIX else path.removesuffix("/")
         incoming = RawRequest(scope, receive, self._gateway.bodies)
-        error = self._wrong_name(incoming, path) or self._without_token(incoming, path)
+        error = self._admission.refusal(path, incoming.headers)
         if error is not None:
             log.warning("refused", status=error.status, client=incoming.client, path=path, reason=str(error))
             challenge = [(b"www-authenticate", b'Bearer realm="es-ttc"')] if isinstance(error, NotSignedIn) else []
@@ -205,38 +165,6 @@ class Entrance:
             await send(message)
 
         return named
-
-    def _without_token(self, incoming: RawRequest, path: str) -> EsTtcError | None:
-        if self._admin is None or not path.startswith(PREFIX) or self._admin.admits(path, incoming.headers):
-            return None
-        return NotSignedIn(
-            "the token is missing or wrong: send the gateway's admin_token as `Authorization: Bearer`, or as "
-            "`x-ttc-token`"
-        )
-
-    def _wrong_name(self, incoming: RawRequest, path: str) -> EsTtcError | None:
-        if path in _ALWAYS:
-            return None
-        if self._hosts and not self._is_own(host := incoming.header(b"host")):
-            return WrongHost(f"this gateway does not answer for the host [{host}]: add it to [allowed_hosts]")
-        origin, host = incoming.header(b"origin").lower(), incoming.header(b"host").lower()
-        own = origin in self._origins if self._origins else not path.startswith(PREFIX) or _is_same(origin, host)
-        if origin and not own:
-            return NotAllowed(f"requests from pages of [{origin}] are not allowed: add it to [allowed_origins]")
-        return None
-
-    def _is_own(self, host: str) -> bool:
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-        except ValueError:
-            return False
-        return any(name == own or (own.startswith("*.") and name.endswith(own[1:])) for own in self._hosts)
-
-
-def _is_same(origin: str, host: str) -> bool:
-    """Return whether a page's origin and a `Host` header name the same host and port."""
-    scheme, _, address = origin.partition("://")
-    return address == host.removesuffix(_DEFAULT_PORTS.get(scheme, ""))
 
 
 class InFlightLimit:

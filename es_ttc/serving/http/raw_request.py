@@ -8,7 +8,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from es_ttc.errors import RequestTooLarge, TooManyRequests
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders, asks_vendor_type, callers
+from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders, asks_vendor_type, callers, first_value
 
 MAX_BODY = 100 * 2**20
 """Bytes of a body that is read as a whole; more than the engines accept of a search by default."""
@@ -61,7 +61,7 @@ class RawRequest:
 
     def header(self, name: bytes) -> str:
         """Return a header's first value, or an empty string."""
-        return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
+        return first_value(self.headers, name)
 
     @property
     def segments(self) -> list[str]:
