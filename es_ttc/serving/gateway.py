@@ -24,7 +24,7 @@ from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.reader import FeatureReader
 from es_ttc.serving.features.window import WindowScorer
-from es_ttc.serving.http.caller import CallerLimits
+from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.raw_request import BodyMemory
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log

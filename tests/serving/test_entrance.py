@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from es_ttc.errors import ConfigurationError, TooManyRequests
 from es_ttc.playground import playground_routes
 from es_ttc.serving.entrance import AdminToken
-from es_ttc.serving.http.caller import CallerLimits
+from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.server import running_gateway, server_certificate
 from es_ttc.settings import GatewaySettings

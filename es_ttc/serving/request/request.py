@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from es_ttc.common.caches import ExpiringCache
@@ -16,11 +16,6 @@ from es_ttc.serving.http.limits import MARKS, admits, admits_items, decoded, dec
 from es_ttc.serving.http.raw_request import MAX_BODY, RawRequest
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import FoundClause
-
-if TYPE_CHECKING:
-    from es_ttc.serving.knn.retrieval import RetrievalResult
-    from es_ttc.serving.rescoring import RescoredSearch
-    from es_ttc.serving.rewriting import RewriteResult
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -84,7 +79,11 @@ class SearchParams:
 
 @dataclass(slots=True, eq=False)
 class SearchItem:
-    """One search of a request: the only one of a `_search`, one of several of an `_msearch`."""
+    """One search of a request: the only one of a `_search`, one of several of an `_msearch`.
+
+    Attributes:
+        rewritten, retrieved, rescored: What its sections have become; :mod:`es_ttc.serving.search` knows the types.
+    """
 
     header: bytes
     line: bytes
@@ -93,9 +92,9 @@ class SearchItem:
     params: Pairs = ()
     error: EsTtcError | None = None
     clauses: Sequence[FoundClause] = ()
-    rewritten: "Sequence[RewriteResult]" = ()
-    retrieved: "Sequence[RetrievalResult]" = ()
-    rescored: "RescoredSearch | None" = None
+    rewritten: Sequence[Any] = ()
+    retrieved: Sequence[Any] = ()
+    rescored: Any = None
 
     @property
     def is_changed(self) -> bool:
