@@ -39,7 +39,7 @@ from benchmarks.served import (
 from es_ttc.encoders import load_encoder
 from es_ttc.engine.versions import Product
 from es_ttc.index.attach import attach_beside, detach, traces_of
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.queries import nearest
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.rankings import reciprocal_rank_fusion
@@ -173,7 +173,7 @@ async def _fill(url: str) -> Product:
             await bulk(engine, ATTACHED, lines)
         await engine.refresh(ATTACHED)
         encoder = load_encoder(ENCODER)
-        [source] = await sources_of(engine, ATTACHED)
+        [source] = await Index.behind(engine, ATTACHED)
         await attach_beside(engine, source, IndexSpec(encoder.identity, text_fields=("text",)), encoder)
         return (await engine.capabilities()).product
 

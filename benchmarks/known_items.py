@@ -27,7 +27,7 @@ from benchmarks.served import ENCODER, Client, bulk, delete, gateway, opened
 from es_ttc.encoders import load_encoder
 from es_ttc.index.attach.detach import detach, traces_of
 from es_ttc.index.attach.side_index import attach_beside
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.demo import stdlib
 from es_ttc.lab.evaluation.datasets import load_collection
@@ -277,7 +277,7 @@ async def _fill(url: str, documents: Sequence[Mapping[str, Any]]) -> str:
         await bulk(engine, INDEX, lines)
         await engine.refresh(INDEX)
         encoder = load_encoder(ENCODER)
-        [source] = await sources_of(engine, INDEX)
+        [source] = await Index.behind(engine, INDEX)
         await attach_beside(engine, source, IndexSpec(encoder.identity, text_fields=("title", "text")), encoder)
         capabilities = await engine.capabilities()
         return f"{capabilities.product} {capabilities.version}"

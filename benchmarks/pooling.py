@@ -30,7 +30,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
-from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
+from es_ttc.lab.evaluation.memory import MemorySearcher, QueryWindow
 from es_ttc.lab.evaluation.methods import retrieval
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.rescorers.base import Feature, Query
@@ -114,7 +114,7 @@ def measured(collection: Collection, encoder: Encoder) -> dict[str, Float64]:
     searcher = MemorySearcher(collection, texts, retrieval(()), features, queries, window=WINDOW, candidates=WINDOW)
     needs = read_by(DEFAULT_SIGNALS) | {Feature.NORMS}
     rankings: dict[str, dict[str, list[str]]] = {}
-    for query, joined in zip(collection.queries, searcher.joined_windows(needs), strict=True):
+    for query, joined in zip(collection.queries, searcher.windows(needs), strict=True):
         for name, scores in variants(joined, forms(joined.query, encoder)):
             order = joined.documents[np.argsort(-scores, kind="stable")]
             rankings.setdefault(name, {})[query] = [features.ids[place] for place in order.tolist()]
@@ -140,7 +140,7 @@ def _mean(rows: Float32) -> Float32:
     return total / max(float(np.linalg.norm(total)), 1e-9)
 
 
-def variants(joined: JoinedWindow, forms: Forms) -> Iterator[tuple[str, Float32]]:
+def variants(joined: QueryWindow, forms: Forms) -> Iterator[tuple[str, Float32]]:
     """Yield the scores of each signal alone, and of blends that differ in spectral retrieval and late interaction."""
     window = joined.window
     by = {

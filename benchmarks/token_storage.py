@@ -27,7 +27,7 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bootstrap import SEED, Interval, interval, resampled_means
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_queries
-from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
+from es_ttc.lab.evaluation.memory import MemorySearcher, QueryWindow
 from es_ttc.lab.evaluation.methods import retrieval
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.rescorers.base import Feature
@@ -136,7 +136,7 @@ def measured(corpus: Corpus, codec: StoredCodec, encoder: Encoder) -> Measured:
     )
     rankings: dict[str, dict[str, list[str]]] = {name: {} for name in METHODS}
     needs = read_by(DEFAULT_SIGNALS) | {Feature.NORMS}
-    for query, joined in zip(corpus.collection.queries, searcher.joined_windows(needs), strict=True):
+    for query, joined in zip(corpus.collection.queries, searcher.windows(needs), strict=True):
         for name, scores in _scores(joined).items():
             order = joined.documents[np.argsort(-scores, kind="stable")]
             rankings[name][query] = [features.ids[place] for place in order.tolist()]
@@ -146,7 +146,7 @@ def measured(corpus: Corpus, codec: StoredCodec, encoder: Encoder) -> Measured:
     return Measured(size / tokens, {name: score_by(METRIC, judged, found) for name, found in rankings.items()})
 
 
-def _scores(joined: JoinedWindow) -> dict[str, Float32]:
+def _scores(joined: QueryWindow) -> dict[str, Float32]:
     query, window = joined.query, joined.window
     return {
         "late": signal_scores("late_interaction", query, window).scores,

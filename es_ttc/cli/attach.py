@@ -1,7 +1,7 @@
 """`es-ttc attach`, `fill` and `detach`: features for an existing index."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
@@ -44,10 +44,10 @@ from es_ttc.index.attach import (
     traces_of,
 )
 from es_ttc.index.attach import detach as take_away
-from es_ttc.index.attach.feature_locations import Found, fill_found, found_behind, spec_of
+from es_ttc.index.attach.feature_locations import Indices, fill_indices
 from es_ttc.index.attach.fill import Report
 from es_ttc.index.attach.side_index import attached_sources
-from es_ttc.index.attach.source import require_text_fields, sources_of
+from es_ttc.index.attach.source import require_text_fields
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.ingest.proposal import describe, propose
 from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
@@ -219,67 +219,85 @@ class _Request:
     yes: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What an attach will do; `samples` are the first documents of each index."""
+
+    sources: Sequence[Index]
+    samples: Sequence[Sequence[dict[str, Any]]]
+    spec: IndexSpec
+    encoder: Encoder
+
+
 async def _dry_run(engine: Engine, request: _Request) -> dict[str, tuple[str, dict[str, Any] | None]]:
-    sources, spec, encoder = await _prepared(engine, request)
-    return {source.index: await _estimate(engine, source, spec, encoder) for source in sources}
-
-
-async def _estimate(
-    engine: Engine, source: Index, spec: IndexSpec, encoder: Encoder
-) -> tuple[str, dict[str, Any] | None]:
-    """Return what the features would take, in words and figures; no figures if no first document has text."""
-    await require_readable(engine, source, spec.text_fields)
-    documents = await sample_documents(engine, source.index, _READ)
-    size = await asyncio.to_thread(estimate_size, documents, spec, encoder)
-    if size is None:
-        return f"none of the first {_READ} documents has text in {','.join(spec.text_fields)}", None
-    count = round(await engine.count(source.index) * share_with_text(documents, spec))
-    return size_sentence(size, spec, count, await stored_bytes(engine, source.index)), size.as_dict(count)
+    return await _estimates(engine, await _planned(engine, request))
 
 
 async def _attach(engine: Engine, request: _Request) -> list[FillResult]:
-    sources, spec, encoder = await _prepared(engine, request)
-    for source in sources:
-        sentence, _ = await _estimate(engine, source, spec, encoder)
-        click.echo(f"[{source.index}]: {sentence} (estimated)", err=True)
+    plan = await _planned(engine, request)
+    for index, (sentence, _) in (await _estimates(engine, plan)).items():
+        click.echo(f"[{index}]: {sentence} (estimated)", err=True)
     with _reporting() as report:
-        return [await attach_beside(engine, source, spec, encoder, report=report) for source in sources]
+        return [await attach_beside(engine, each, plan.spec, plan.encoder, report=report) for each in plan.sources]
 
 
-async def _prepared(engine: Engine, request: _Request) -> tuple[Sequence[Index], IndexSpec, Encoder]:
-    """Return the indices behind the name; the spec from the options, the present spec and the defaults; its encoder."""
-    sources = await sources_of(engine, request.name)
-    for source in sources:
+async def _estimates(engine: Engine, plan: _Plan) -> dict[str, tuple[str, dict[str, Any] | None]]:
+    """Return by index what the features would take, in words and figures; no figures if no first document has text."""
+    spec = plan.spec
+    estimates: dict[str, tuple[str, dict[str, Any] | None]] = {}
+    for source, documents in zip(plan.sources, plan.samples, strict=True):
+        first = documents[:_READ]
+        size = await asyncio.to_thread(estimate_size, first, spec, plan.encoder)
+        if size is None:
+            sentence = f"none of the first {_READ} documents has text in {','.join(spec.text_fields)}"
+            estimates[source.index] = sentence, None
+            continue
+        count = round(await engine.count(source.index) * share_with_text(first, spec))
+        sentence = size_sentence(size, spec, count, await stored_bytes(engine, source.index))
+        estimates[source.index] = sentence, size.as_dict(count)
+    return estimates
+
+
+async def _planned(engine: Engine, request: _Request) -> _Plan:
+    indices = await Indices.behind(engine, request.name)
+    for source in indices.sources:
         if source.meta:
             refuse_in_index_features(source.index, source.meta)
             raise InvalidRequest(
                 f"the documents of [{source.index}] carry features themselves: `es-ttc fill {source.index}` brings "
                 "them up to date"
             )
-    chosen, before = dict(request.chosen), await spec_of(engine, sources)
-    strip = chosen.pop("strip_html", "auto" if before is None else None)
-    documents = [] if strip is None else await sample_documents(engine, sources[0].index)
-    if before is None and "text_fields" not in chosen:
-        chosen |= _proposed(sources, documents, yes=request.yes)
-    dims = chosen.pop("dims", None)
-    if before is None or request.encoder_named or dims is not None:
+    present = indices.present[0].spec if indices.present else None
+    options = dict(request.chosen)
+    dims, strip = options.pop("dims", None), options.pop("strip_html", "auto" if present is None else None)
+    samples = [await sample_documents(engine, source.index) for source in indices.sources]
+    if present is None and "text_fields" not in options:
+        options |= _proposed(indices.sources, samples[0], yes=request.yes)
+    if present is None or request.encoder_named or dims is not None:
         encoder = await asyncio.to_thread(loaded_encoder, request.settings, dims=dims)
     else:
-        encoder = await asyncio.to_thread(_encoder_of_before, request.settings, before.encoder)
-    base = before or IndexSpec(encoder.identity)
-    requested = {name: getattr(base, name) for name in ("text_fields", "tokens", "codec")} | chosen
-    for source in sources:
-        require_text_fields(source, requested["text_fields"])
-    warn_of_language(documents, requested["text_fields"], encoder.identity)
+        encoder = await asyncio.to_thread(_encoder_of_before, request.settings, present.encoder)
+    spec = merged(options, present, encoder.identity, distinguishes_roles=encoder.distinguishes_roles)
+    for source in indices.sources:
+        require_text_fields(source, spec.text_fields)
+        await require_readable(engine, source, spec.text_fields)  # of all, before one of them is attached
     if strip is not None:
-        requested["strip_html"] = strips_html(strip, documents, requested["text_fields"])
-    if requested["tokens"] != "packed":
-        requested["codec"] = DEFAULT_CODEC  # unused there
-    spec = replace(base, encoder=encoder.identity, **requested)
+        warn_of_language(samples[0], spec.text_fields, encoder.identity)
+        spec = replace(spec, strip_html=strips_html(strip, samples[0], spec.text_fields))
+    return _Plan(indices.sources, samples, spec, encoder)
+
+
+def merged(
+    options: Mapping[str, Any], present: IndexSpec | None, encoder: EncoderIdentity, *, distinguishes_roles: bool
+) -> IndexSpec:
+    """Return the spec of the options that were given, else of the present features, else of the defaults."""
+    spec = replace(present or IndexSpec(encoder), encoder=encoder, **options)
+    if spec.tokens != "packed":
+        spec = replace(spec, codec=DEFAULT_CODEC)  # unused there
     # A run without --chunks and with the same encoder goes on with what the features have, also of earlier releases.
-    if before is None or "chunks" in chosen or encoder.identity.key != before.encoder.key:
-        spec = replace(spec, reversed=spec.chunks and encoder.distinguishes_roles)
-    return sources, spec, encoder
+    if present is None or "chunks" in options or encoder.key != present.encoder.key:
+        spec = replace(spec, reversed=spec.chunks and distinguishes_roles)
+    return spec
 
 
 def _proposed(sources: Sequence[Index], documents: Sequence[dict[str, Any]], *, yes: bool) -> dict[str, Any]:
@@ -312,17 +330,17 @@ def _encoder_of_before(settings: Settings, identity: EncoderIdentity) -> Encoder
 
 
 async def _fill(engine: Engine, settings: Settings, name: str, *, everything: bool) -> list[FillResult]:
-    found = await found_behind(engine, name)
-    encoder = await _encoder_of(settings, name, found)
+    indices = await Indices.behind(engine, name)
+    encoder = await _encoder_of(settings, indices)
     with _reporting() as report:
-        return await fill_found(engine, found, encoder, everything=everything, report=report)
+        return await fill_indices(engine, indices, encoder, everything=everything, report=report)
 
 
 async def _watch(settings: Settings, name: str, *, everything: bool = False) -> None:
     """Repeat the fill; wait for an engine that is temporarily unreachable."""
     stop_on_sigterm()
     async with connected(settings) as engine:
-        encoder = await _encoder_of(settings, name, await found_behind(engine, name))
+        encoder = await _encoder_of(settings, await Indices.behind(engine, name))
         click.echo(f"following [{name}], every {_WATCH_SECONDS:g} s; Ctrl-C ends it", err=True)
         while True:
             try:
@@ -335,11 +353,10 @@ async def _watch(settings: Settings, name: str, *, everything: bool = False) -> 
             await asyncio.sleep(_WATCH_SECONDS)
 
 
-async def _encoder_of(settings: Settings, name: str, found: Sequence[Found]) -> Encoder:
-    spec = next((held.spec for _, held in found if held is not None), None)
-    if spec is None:
-        raise InvalidRequest(f"[{name}] has no features yet: run `es-ttc attach {name}`")
-    return await asyncio.to_thread(loaded_encoder, settings, spec.encoder)
+async def _encoder_of(settings: Settings, indices: Indices) -> Encoder:
+    if not indices.present:
+        raise InvalidRequest(f"[{indices.name}] has no features yet: run `es-ttc attach {indices.name}`")
+    return await asyncio.to_thread(loaded_encoder, settings, indices.present[0].spec.encoder)
 
 
 async def _traces(engine: Engine, jobs: str, name: str | None) -> tuple[list[AttachedObjects], dict[str, int]]:

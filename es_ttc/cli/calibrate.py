@@ -25,7 +25,7 @@ from es_ttc.common.interruption import interruptible
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.feature_locations import alike_locations, feature_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.mappings.calibration import calibrate as write
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.report import rendered, require_writable, score
@@ -85,7 +85,9 @@ def queries(
 
 
 async def _calibrate(engine: Engine, name: str, texts: list[str], encoder: Encoder) -> Moments:
-    written = [await write(engine, held.index, texts, encoder) for held in await feature_locations(engine, name)]
+    written = [
+        await write(engine, held.index, texts, encoder) for held in (await Indices.behind(engine, name)).features()
+    ]
     return written[0]
 
 
@@ -147,9 +149,9 @@ def relevance(
     blend = None if weights is None else weights.params.get("signals")
     judged = replace(options, index=name, judgements=name if data is None else None)
     with interruptible():
-        located = with_engine(
-            EngineSettings(**given(engine=options.engine)), lambda client: alike_locations(client, name)
-        )
+        settings = EngineSettings(**given(engine=options.engine))
+        indices = with_engine(settings, lambda client: Indices.behind(client, name))
+        indices.shared_spec()  # one calibration is for one encoder
         collection = judged.load(data)
         pools = judged.pools([collection], DEFAULT_SIGNALS)
         hits = judged_hits(pools, collection.qrels if data is None else None, blend=blend)
@@ -157,7 +159,7 @@ def relevance(
             raise InvalidRequest(f"{hits.queries} queries have judged hits, and {MIN_QUERIES} are needed: judge more")
         fit = evaluated(hits, seed=SEED)
     calibration = Calibration(
-        names=tuple(dict.fromkeys((name, *(one.source.index for one in located)))),
+        names=tuple(dict.fromkeys((name, *(one.source.index for one in indices.present)))),
         encoder=pools.encoder,
         blend=blend,
         model=fit.model,

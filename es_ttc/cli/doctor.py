@@ -46,7 +46,7 @@ from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.proposals.plan import DEFAULT_PROMPTS, Plan, prompt_of
 from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
 from es_ttc.errors import EsTtcError
-from es_ttc.index.attach.feature_locations import contents_of, feature_location, written_since_fill
+from es_ttc.index.attach.feature_locations import Indices, contents_of, written_since_fill
 from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.mappings.contents import stored_bytes
 from es_ttc.index.mappings.fields import EMPTY, READY
@@ -256,7 +256,7 @@ async def _indices(client: Engine, loaded: Encoder | None) -> list[Check]:
 async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Check:
     """Check an index with a side index."""
     try:
-        held = await feature_location(client, source)
+        held = (await Indices.behind(client, source)).only()
         counts, written = await contents_of(client, held), await written_since_fill(client, held)
     except EsTtcError as error:
         return Check(f"index {source}", Status.WARNING, str(error), f"es-ttc detach {source}")

@@ -32,14 +32,7 @@ from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, forget, 
 from es_ttc.enrichment.jobs.record import Budget
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.feature_locations import (
-    FeatureLocation,
-    contents_of,
-    failures,
-    feature_location,
-    feature_locations,
-    written_since_fill,
-)
+from es_ttc.index.attach.feature_locations import FeatureLocation, Indices, contents_of, failures, written_since_fill
 from es_ttc.index.attach.map_vectors import require_coarser
 from es_ttc.index.ingest.size_estimate import estimate_size
 from es_ttc.index.mappings.contents import contents
@@ -271,7 +264,7 @@ def pipeline(
 async def _remove_pipeline(engine: Engine, jobs_index: str, name: str) -> bool:
     if await unfollow(engine, jobs_index, name):
         return True
-    locations = await feature_locations(engine, name)
+    locations = (await Indices.behind(engine, name)).features()
     if any(held.side for held in locations):
         return False  # the plugin's processor runs only on indices made by es-ttc
     return await remove_pipeline(engine, name)
@@ -302,7 +295,7 @@ async def _create(engine: Engine, name: str, spec: IndexSpec, options: IndexOpti
 
 
 async def _requantise(engine: Engine, settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
-    locations = await feature_locations(engine, name)
+    locations = (await Indices.behind(engine, name)).features()
     for held in locations:
         if not held.side:
             raise InvalidRequest(
@@ -329,7 +322,7 @@ async def _requantise_one(
 
 
 async def _show(engine: Engine, name: str) -> dict[str, Any]:
-    held = await feature_location(engine, name)
+    held = (await Indices.behind(engine, name)).only()
     counts = await contents_of(engine, held) if held.side else await contents(engine, held.index, held.spec)
     writes = WriteOptions.of(held.holder.mapping)
     return {

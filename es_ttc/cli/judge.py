@@ -30,7 +30,7 @@ from es_ttc.cli.tables import table
 from es_ttc.common.files import replace_file
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.evaluation.datasets import CORPUS
 from es_ttc.lab.evaluation.methods import resolve
@@ -383,7 +383,7 @@ def _show(overview: Overview) -> None:
 
 
 async def _write_corpus(client: Engine, index: str, out: Path) -> None:
-    fields = (await alike_locations(client, index))[0].spec.text_fields
+    fields = (await Indices.behind(client, index)).shared_spec().text_fields
     rest = [name for name in fields if name != "title"]
     with progress_bar() as bar, (out / CORPUS).open("wb") as lines:
         task = bar.add_task("documents", total=await client.count(index))

@@ -12,7 +12,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest, MissingFeature
-from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.judging.llm_judge import PREFIX, graded
@@ -86,7 +86,7 @@ async def grade_by_llm(settings: Settings, index: str) -> tuple[str, int, int]:
     async with model_for_jobs(settings) as model, connected(settings) as client:
         store = JudgementStore(client, index)
         name = f"{PREFIX}{await model.model()}"[:100]
-        fields = (await alike_locations(client, index))[0].spec.text_fields
+        fields = (await Indices.behind(client, index)).shared_spec().text_fields
         left = await _ungraded(store, name)
         done = unreadable = 0
         with progress_bar() as bar:

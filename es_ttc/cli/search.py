@@ -16,7 +16,7 @@ from es_ttc.cli.views import ShownHit, ShownRanking, answer
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.mappings.encoder import check_encoder, load_encoder_for
 from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.serving.server import running_gateway
@@ -117,7 +117,7 @@ def search(
 
 def encoder_of_index(settings: Settings, name: str) -> Encoder:
     """Load the encoder that an index was encoded by."""
-    spec = with_engine(settings, lambda client: alike_locations(client, name))[0].spec
+    spec = with_engine(settings, lambda client: Indices.behind(client, name)).shared_spec()
     encoder = load_encoder_for(spec.encoder, settings.chosen_encoder, cache_dir=settings.cache_dir)
     check_encoder(name, spec, encoder)
     return encoder

@@ -13,7 +13,7 @@ from es_ttc.cli.views import ShownHit, ShownRanking, ShownSpan
 from es_ttc.common.validation import nearest
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.queries import matching
 from es_ttc.index.mappings.spec import VECTOR, IndexSpec
@@ -38,7 +38,7 @@ class SearchTarget:
     @classmethod
     async def of(cls, client: Engine, index: str, fields: Sequence[str] | None = None) -> Self:
         """Return an index as it is found; without fields those that it encodes."""
-        spec = (await alike_locations(client, index))[0].spec
+        spec = (await Indices.behind(client, index)).shared_spec()
         return cls(client, index, spec, fields or spec.text_fields)
 
 

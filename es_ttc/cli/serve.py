@@ -22,7 +22,7 @@ from es_ttc.encoders.registry import require_known
 from es_ttc.engine.connect import connected
 from es_ttc.engine.versions import EngineVersion, oldest_versions
 from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
-from es_ttc.index.attach.feature_locations import feature_location
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.mappings.indices import mappings_with_features
 from es_ttc.index.mappings.spec import IndexSpec
@@ -158,7 +158,7 @@ async def searchable(settings: GatewaySettings) -> tuple[dict[str, IndexSpec], d
                     if name in ours:
                         found[name] = IndexSpec.from_mapping(name, ours[name])
                     else:
-                        found[name] = (await feature_location(engine, name)).spec
+                        found[name] = (await Indices.behind(engine, name)).only().spec
             for name, spec in found.items():
                 unread[name] = unread_languages(await sample_documents(engine, name), spec.text_fields, spec.encoder)
     return found, unread

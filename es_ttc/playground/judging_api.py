@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, MissingFeature, NotAllowed
-from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.lab.judging.overview import Overview, read_overview
 from es_ttc.lab.judging.records import (
     DEFAULT_DEPTH,
@@ -177,7 +177,7 @@ class JudgingApi:
         """Return blend's signals by query; without them the reason why weights of blend cannot be chosen."""
         texts = {one.id: one.text for one in queries}
         try:
-            spec = (await alike_locations(call.engine, call.index))[0].spec
+            spec = (await Indices.behind(call.engine, call.index)).shared_spec()
             encoder = await self._gateway.encoders.serving(spec.encoder.key, call.index)
             pools = await log_for_caller(self._gateway, call.request.headers.raw, call.index, spec, encoder, texts)
         except (MissingFeature, InvalidRequest) as error:

@@ -7,14 +7,13 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import fill_attached
-from es_ttc.index.attach.feature_locations import feature_location, written_since_fill
+from es_ttc.index.attach.feature_locations import Indices, written_since_fill
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, update
 from tests.serving.client import Reply, search
-
-CATS = "which cat drinks milk?"
+from tests.serving.corpus import CATS
 
 
 def ask(gateway: str, index: str, method: str = "spectral", size: int = 40, **body: Any) -> Reply:
@@ -86,7 +85,7 @@ async def test_a_rewritten_query_searches_the_fields_that_were_encoded(
         assert reply.ids
 
 
-async def test_what_has_changed_keeps_its_place_until_it_is_filled_again(
+async def test_attached_changed_documents_stay_below_scored_ones_until_filled(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await attach(engine, shop, spec, encoder)
@@ -104,7 +103,7 @@ async def test_what_has_changed_keeps_its_place_until_it_is_filled_again(
     assert scores(ask_for_page(gateway, shop)) == pytest.approx(
         {name: score for name, score in scores(reply).items() if name in reply.ids[:3]}
     )
-    held = await feature_location(engine, shop)
+    held = (await Indices.behind(engine, shop)).only()
     assert held.side
     assert await written_since_fill(engine, held) == 3
     await engine.request("DELETE", f"/{shop}/_doc/d3", params={"refresh": "true"})

@@ -17,8 +17,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
-from es_ttc.index.attach.feature_locations import contents_of, feature_location
-from es_ttc.index.mappings.indices import serving_side, sides_of
+from es_ttc.index.attach.feature_locations import Indices, contents_of
+from es_ttc.index.mappings.indices import sides_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.judging.store import INDEX as JUDGEMENTS
 from es_ttc.settings import EngineSettings
@@ -77,15 +77,14 @@ async def test_beside_another_attach_that_serves(
 ) -> None:
     await attach(engine, shop, spec, encoder)
     before = await engine.request("GET", f"/{shop}")
-    old = await serving_side(engine, shop)
+    old = (await Indices.behind(engine, shop)).only().holder
     steps = await until_it_is_through(engine_url, tmp_path, "attach", shop, *OPTIONS, "--codec", "int8")
     # The index, documents of both shards, the checkpoint, the alias, the old index.
     assert steps[0] == "PUT"
     assert steps.count("POST _bulk") >= 2
     assert steps[-2:] == ["POST _aliases", "DELETE"]
     [side] = await sides_of(engine, shop)
-    held = await feature_location(engine, shop)
-    assert old is not None
+    held = (await Indices.behind(engine, shop)).only()
     assert side.index == held.index != old.index
     assert held.spec == replace(spec, codec="int8")
     assert (await contents_of(engine, held)).states == {"ready": 19, "empty": 1}
@@ -142,6 +141,6 @@ async def _sides(engine: Engine) -> list[str]:
 
 
 async def _found(engine: Engine) -> tuple[int, dict[str, int]]:
-    held = await feature_location(engine, "shop")
+    held = (await Indices.behind(engine, "shop")).only()
     await engine.refresh(held.index)
     return await engine.count("shop"), (await contents_of(engine, held)).states

@@ -14,7 +14,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.attach.side_index import attach_beside
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import Settings
 from tests.attach.conftest import MAPPING, attach, corpus, put, remove_traces, update
@@ -42,7 +42,7 @@ async def rolled(engine: Engine, index_name: str) -> AsyncIterator[str]:
         )
     await append(engine, index_name, corpus())
     yield index_name
-    backing = [source.index for source in await sources_of(engine, index_name)]
+    backing = [source.index for source in await Index.behind(engine, index_name)]
     if streams:
         await engine.request("DELETE", f"/_data_stream/{index_name}")
         await engine.request("DELETE", f"/_index_template/{index_name}")
@@ -74,7 +74,7 @@ async def append(engine: Engine, name: str, documents: dict[str, dict[str, Any]]
 
 
 async def attach_all(engine: Engine, name: str, spec: IndexSpec, encoder: Encoder) -> None:
-    for source in await sources_of(engine, name):
+    for source in await Index.behind(engine, name):
         await attach_beside(engine, source, spec, encoder)
 
 
@@ -82,7 +82,7 @@ async def attach_all(engine: Engine, name: str, spec: IndexSpec, encoder: Encode
 async def test_every_storage_in_a_side_index(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, storage: str
 ) -> None:
-    await attach(engine, shop, spec, encoder)
+    await attach(engine, shop, replace(spec, codec="float16"), encoder)
     float16 = scores(ask(gateway, shop))
     chosen = replace(spec, **({"tokens": "nested"} if storage == "nested" else {"codec": storage}))  # type: ignore[arg-type]
     filled = await attach(engine, shop, chosen, encoder)

@@ -16,15 +16,16 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import fill_attached
-from es_ttc.index.attach.feature_locations import alike_locations, feature_location
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.retrievers import registry
 from es_ttc.serving.candidates import targets
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import FIELDS, attach, put, update
-from tests.attach.test_beside import CATS, ask, native, scores
+from tests.attach.test_beside import ask, native, scores
 from tests.attach.test_kinds import append, attach_all, rolled  # noqa: F401 - a fixture
 from tests.serving.client import Reply, call, search
+from tests.serving.corpus import CATS
 from tests.serving.relay import Passed, Relay, relay
 from tests.support.gateway import gateway_to
 
@@ -189,7 +190,7 @@ async def test_data_streams_points_in_time_and_several_searches(
     await engine.request("POST", f"/{rolled}/_rollover")
     await append(engine, rolled, {"new": {"title": "The cat", "body": "Which cat drinks milk?"}})
     assert "new" not in find(gateway, rolled, k=40).ids  # the new index has no side index until it gets one
-    assert len(await alike_locations(engine, rolled)) == 1  # `es-ttc search` works meanwhile
+    assert len((await Indices.behind(engine, rolled)).present) == 1  # `es-ttc search` works meanwhile
     await attach_all(engine, rolled, spec, encoder)
     for method in ("dense", "nnn", "rocchio"):
         reply = find(gateway, rolled, method, k=40)
@@ -277,18 +278,18 @@ async def test_a_calibration_stands_in_the_side_index(
     queries = ["snow", "who hunts at night?", "milk", "a trout"]
     for index in (shop, f"{shop}-native"):
         await _calibrate(engine, index, queries, encoder)
-    before = (await feature_location(engine, shop)).index
+    before = (await Indices.behind(engine, shop)).only().index
     await attach(engine, shop, spec, encoder)
-    assert (await feature_location(engine, shop)).index == before
+    assert (await Indices.behind(engine, shop)).only().index == before
     wider = replace(spec, scales=(1, 5))
     await attach(engine, shop, wider, encoder)  # another side index takes it over
-    assert (await feature_location(engine, shop)).index != before
-    ours, theirs = (scores(ask(gateway, index, "bidirzscore")) for index in (shop, f"{shop}-native"))
-    assert ours == pytest.approx(theirs, abs=1e-4)
-    assert max(ours.values()) > 0
+    assert (await Indices.behind(engine, shop)).only().index != before
+    own, reference = (scores(ask(gateway, index, "bidirzscore")) for index in (shop, f"{shop}-native"))
+    assert own == pytest.approx(reference, abs=1e-4)
+    assert max(own.values()) > 0
 
 
-async def test_what_a_side_index_lacks_is_named(
+async def test_knn_over_side_index_without_spans_is_refused_with_the_field(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await attach(engine, shop, spec, encoder)

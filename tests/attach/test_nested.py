@@ -11,12 +11,12 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.following import follow, unfollow
 from es_ttc.index.attach import attach_beside, fill_attached
 from es_ttc.index.attach.detach import detach, traces_of
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.index import IndexOptions, create_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from tests.attach.conftest import MAPPING, SETTINGS, corpus, put, remove_traces, update
 from tests.attach.test_beside import ask, scores
-from tests.jobs.test_following import following, settings_for, settled
+from tests.support.following import following, settings_for, settled
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,7 @@ async def test_attached_with_spans(
     engine: Engine, vector_shop: str, gateway: str, nested: IndexSpec, encoder: Encoder
 ) -> None:
     index = vector_shop
-    [source] = await sources_of(engine, index)
+    [source] = await Index.behind(engine, index)
     await attach_beside(engine, source, replace(nested, tokens="packed", codec="float16"), encoder)
     packed = scores(ask(gateway, index))
     await detach(engine, (await traces_of(engine, index))[0])

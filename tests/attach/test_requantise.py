@@ -10,7 +10,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.feature_locations import feature_location
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.map_vectors import require_coarser
 from es_ttc.index.ingest import encode_documents
 from es_ttc.index.mappings.readers import reader_of
@@ -52,14 +52,14 @@ async def stored(engine: Engine, index: str) -> dict[str, tuple[TokenVectors, st
 async def test_attached_features_move_into_a_new_side_index(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, codec: Any
 ) -> None:
-    await attach(engine, shop, spec, encoder)
+    await attach(engine, shop, replace(spec, codec="float16"), encoder)
     before = scores(ask(gateway, shop))
     filled = await attach(engine, shop, replace(spec, codec=codec), Silent(encoder))
     assert (filled.carried, filled.written, filled.failed) == (20, 0, 0)
     reply = ask(gateway, shop)
     assert (reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == (19, None)
     assert scores(reply) == pytest.approx(before, abs={"int4": 0.02, "int2": 0.08}[codec])
-    held = await feature_location(engine, shop)
+    held = (await Indices.behind(engine, shop)).only()
     [fresh] = encode_documents([corpus()["d2"]], held.spec, encoder)
     tokens, content = (await stored(engine, held.index))["d2"]
     assert (tokens.codec, content) == (codec, fresh.hash)
@@ -75,6 +75,8 @@ async def test_attached_features_move_into_a_new_side_index(
         ({"tokens": "none"}, "int2", r"keeps its tokens as \[none\]"),
     ],
 )
-def test_what_cannot_be_moved_is_refused(spec: IndexSpec, change: dict[str, Any], codec: Any, says: str) -> None:
+def test_require_coarser_codec_refuses_finer_codecs_and_other_storage(
+    spec: IndexSpec, change: dict[str, Any], codec: Any, says: str
+) -> None:
     with pytest.raises(InvalidRequest, match=says):
         require_coarser(replace(spec, **change), codec, "articles")

@@ -12,8 +12,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.registry import load_encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.source import sources_of
-from es_ttc.index.mappings.indices import sides_of
+from es_ttc.index.mappings.indices import Index, sides_of
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import attach
 from tests.attach.test_beside import ask
@@ -48,7 +47,7 @@ async def test_searches_get_the_old_encoder_or_the_new_one(
             searcher.start()
         try:
             for wanted, with_encoder in [(new, other), (spec, encoder)] * 2:
-                [source] = await sources_of(engine, shop)
+                [source] = await Index.behind(engine, shop)
                 await attach_beside(engine, source, wanted, with_encoder)
                 expected.setdefault(wanted.encoder.key, await asyncio.to_thread(ask, gateway, shop))
                 await asyncio.sleep(0.3)

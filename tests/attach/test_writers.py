@@ -13,11 +13,10 @@ from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderError
 from es_ttc.index.attach import attach_beside, fill_attached
-from es_ttc.index.attach.feature_locations import feature_location
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.ingest import compose, content_hash
 from es_ttc.index.mappings.attached import ID, REASON
-from es_ttc.index.mappings.indices import sides_of
+from es_ttc.index.mappings.indices import Index, sides_of
 from es_ttc.index.mappings.spec import HASH, STATE, IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import ANIMALS, DEEDS, attach, put
@@ -84,7 +83,7 @@ async def test_every_document_ends_with_the_features_of_its_own_text(
         attached.set()
     await fill_attached(engine, shop, encoder)
     await engine.refresh(shop)
-    holder = (await feature_location(engine, shop)).index
+    holder = (await Indices.behind(engine, shop)).only().index
     await engine.refresh(holder)
     assert await hashes(engine, holder) == await expected(engine, shop, spec)
     kept = {hit["_id"]: hit["_source"] async for hit in engine.scan(shop, {"match_all": {}}, source=True)}
@@ -103,7 +102,7 @@ async def test_a_document_that_changes_while_it_is_encoded_keeps_its_own_write(
 
     filled = await attach(engine, shop, spec, Watched(encoder, change, times=1))
     assert filled.failed == 0
-    holder = (await feature_location(engine, shop)).index
+    holder = (await Indices.behind(engine, shop)).only().index
     await engine.refresh(holder)
     assert await hashes(engine, holder) == await expected(engine, shop, spec)
     assert (await engine.request("GET", f"/{shop}/_source/d1"))["price"] == 1000
@@ -126,12 +125,12 @@ async def test_two_fills_at_once_never_put_older_features_over_newer_ones(
         asyncio.run_coroutine_threadsafe(overtake(), loop).result(60)
 
     await fill_attached(engine, shop, Watched(encoder, overtaken, times=1))
-    side = (await feature_location(engine, shop)).index
+    side = (await Indices.behind(engine, shop)).only().index
     await engine.refresh(side)
     assert await hashes(engine, side) == await expected(engine, shop, spec)
 
 
-async def test_what_cannot_be_encoded_is_marked_with_the_reason_and_left_alone(
+async def test_fill_documents_that_cannot_be_encoded_are_marked_with_the_reason(
     engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await put(engine, shop, {"odd": {"title": "poison", "body": "text"}})
@@ -143,7 +142,7 @@ async def test_what_cannot_be_encoded_is_marked_with_the_reason_and_left_alone(
     poisoned = Watched(encoder, refuse)
     filled = await attach(engine, shop, spec, poisoned)
     assert (filled.written, filled.failed) == (20, 1)
-    holder = (await feature_location(engine, shop)).index
+    holder = (await Indices.behind(engine, shop)).only().index
     await engine.refresh(holder)
     body = {"query": {"term": {STATE: "failed"}}, "stored_fields": [REASON]}
     reasons = {hit["_id"]: hit["fields"][REASON][0] for hit in (await engine.search(holder, body))["hits"]["hits"]}
@@ -167,7 +166,7 @@ async def test_a_side_index_that_is_detached_under_way_does_not_come_back(
     def removed(_texts: Sequence[str]) -> None:
         asyncio.run_coroutine_threadsafe(remove(), loop).result(30)
 
-    [source] = await sources_of(engine, shop)
+    [source] = await Index.behind(engine, shop)
     with pytest.raises(Exception, match=r"was deleted while it was filled|index_not_found"):
         await attach_beside(engine, source, spec, Watched(encoder, removed, times=1))
     params = {"expand_wildcards": "all", "allow_no_indices": "true"}

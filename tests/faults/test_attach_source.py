@@ -7,8 +7,8 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach import FillResult, attach_beside, detach, fill_attached, traces_of
-from es_ttc.index.attach.feature_locations import contents_of, feature_location, found_behind
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.attach.feature_locations import Indices, contents_of
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 
@@ -37,9 +37,9 @@ async def made(engine: Engine, name: str, mappings: Any, settings: Any = None, d
 
 
 async def attached(engine: Engine, name: str, spec: IndexSpec, encoder: Encoder) -> tuple[FillResult, dict[str, int]]:
-    [source] = await sources_of(engine, name)
+    [source] = await Index.behind(engine, name)
     filled = await attach_beside(engine, source, spec, encoder)
-    held = await feature_location(engine, name)
+    held = (await Indices.behind(engine, name)).only()
     await engine.refresh(held.index)
     return filled, dict((await contents_of(engine, held)).states)
 
@@ -78,7 +78,7 @@ async def test_a_text_that_is_not_in_the_source_is_refused(
         await attached(engine, index_name, spec, encoder)
     assert await engine.request("GET", f"/{index_name}") == before
     assert await traces(engine, index_name) == []
-    assert [held for _, held in await found_behind(engine, index_name)] == [None]  # other commands say so
+    assert (await Indices.behind(engine, index_name)).locations == [None]  # other commands say so
 
 
 async def test_an_attached_index_that_is_made_anew_without_the_text_is_refused(

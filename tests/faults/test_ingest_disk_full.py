@@ -12,12 +12,12 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect, connected
 from es_ttc.engine.protocol import BulkItem, Engine
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.ingest import IngestResult, Inputs, bulk, ingest
 from es_ttc.index.ingest.bulk_errors import BulkErrorKind, refusal_of
 from es_ttc.index.ingest.dead_letters import DeadLetterList
 from es_ttc.index.ingest.readers import Documents
 from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.support.own_node import OwnNode
@@ -97,7 +97,7 @@ async def test_features_that_met_a_full_disk_are_written_again(
                 await engine.request(
                     "PUT", f"/full-shop/_doc/{number}", body={"text": f"river number {number} " + "word " * 20}
                 )
-            [source] = await sources_of(engine, "full-shop")
+            [source] = await Index.behind(engine, "full-shop")
             spec = IndexSpec(encoder.identity, text_fields=("text",), max_tokens=64)
             node.limit_files(FULL)
             statuses = relieved_at_the_first_failure(engine, lambda: node.limit_files(None), monkeypatch)
@@ -153,7 +153,7 @@ async def test_documents_that_are_gone_at_the_end_are_counted_as_missing(
     assert not outcome.complete
 
 
-def test_what_was_rejected_before_a_run_was_resumed_still_counts(
+def test_resumed_ingest_counts_earlier_rejections(
     here: Path, opensearch_url: str, index_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [{"_id": "bad", "text": {"not": "a text"}}, *documents()]

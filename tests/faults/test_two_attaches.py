@@ -9,9 +9,8 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EsTtcError
 from es_ttc.index.attach import FillResult, attach_beside, detach, traces_of
-from es_ttc.index.attach.feature_locations import contents_of, feature_location
-from es_ttc.index.attach.source import sources_of
-from es_ttc.index.mappings.indices import sides_of
+from es_ttc.index.attach.feature_locations import Indices, contents_of
+from es_ttc.index.mappings.indices import Index, sides_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 
@@ -52,7 +51,7 @@ async def test_of_two_attaches_with_other_options_one_wins_and_the_other_says_so
 ) -> None:
     async def attach(engine: Engine, spec: IndexSpec, wait: float) -> FillResult:
         await asyncio.sleep(wait)
-        [source] = await sources_of(engine, index_name)
+        [source] = await Index.behind(engine, index_name)
         return await attach_beside(engine, source, spec, encoder)
 
     attaches = [attach(engine, spec, wait) for engine, spec, wait in zip(engines, specs, (0.0, later), strict=True)]
@@ -61,7 +60,7 @@ async def test_of_two_attaches_with_other_options_one_wins_and_the_other_says_so
     assert isinstance(lost, EsTtcError)
     assert "other" in str(lost)
     [won] = [spec for spec, one in zip(specs, ended, strict=True) if isinstance(one, FillResult)]
-    held = await feature_location(engines[0], index_name)
+    held = (await Indices.behind(engines[0], index_name)).only()
     assert held.spec == won
     await engines[0].refresh(held.index)
     assert (await contents_of(engines[0], held)).states == {"ready": COUNT}
@@ -71,7 +70,7 @@ async def test_of_two_attaches_with_other_options_one_wins_and_the_other_says_so
 async def test_two_attaches_with_the_same_options_are_one(
     engines: tuple[Engine, Engine], specs: tuple[IndexSpec, IndexSpec], encoder: Encoder, index_name: str
 ) -> None:
-    [source] = await sources_of(engines[0], index_name)
+    [source] = await Index.behind(engines[0], index_name)
     await attach_beside(engines[0], source, specs[1], encoder)
     begun = [asyncio.create_task(attach_beside(engine, source, specs[0], encoder)) for engine in engines[:1]]
     while len(await sides_of(engines[1], index_name)) < 2:
@@ -79,7 +78,7 @@ async def test_two_attaches_with_the_same_options_are_one(
     begun.append(asyncio.create_task(attach_beside(engines[1], source, specs[0], encoder)))
     filled = await asyncio.gather(*begun)
     assert [one.failed for one in filled] == [0, 0]
-    held = await feature_location(engines[0], index_name)
+    held = (await Indices.behind(engines[0], index_name)).only()
     assert held.spec == specs[0]
     assert [side.index for side in await sides_of(engines[0], index_name)] == [held.index]
     await engines[0].refresh(held.index)

@@ -16,13 +16,13 @@ from es_ttc.engine.node import account, process
 from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import fill_attached
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.side_index import attach_beside
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.ingest import DeadLetterList, Documents, IngestResult, Inputs, encode_documents, ingest
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.fields import carried
 from es_ttc.index.mappings.index import IndexOptions, create_index, index_body, resolve_index
-from es_ttc.index.mappings.indices import serving_side
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.readers import reader_of
 from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, SPAN_VECTOR, VECTOR, IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
@@ -267,10 +267,9 @@ async def test_an_attached_index_that_is_restored_needs_no_new_features(
             body = {field: document[field] for field in properties}
             await engine.request("PUT", f"/{shop}/_doc/{document['_id']}", params={"refresh": "true"}, body=body)
         spec = IndexSpec(encoder.identity, max_tokens=64)
-        [source] = await sources_of(engine, shop)
+        [source] = await Index.behind(engine, shop)
         await attach_beside(engine, source, spec, encoder)
-        side = await serving_side(engine, shop)
-        assert side is not None
+        side = (await Indices.behind(engine, shop)).only().holder
         with gateway_to(cluster.first, encoder) as gateway:
             before = await asyncio.to_thread(rescored, gateway, shop)
             await engine.request("PUT", snapshot, body={"type": "fs", "settings": {"location": snapshot[11:]}})

@@ -14,11 +14,12 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import call
-from tests.serving.conftest import corpus, make_index
+from tests.serving.conftest import make_index
+from tests.serving.corpus import corpus
 from tests.serving.relay import Relay, relay
 from tests.support.gateway import gateway_to
 
@@ -81,7 +82,7 @@ def indexed(opensearch_url: str, encoder: Encoder) -> Iterator[tuple[str, str]]:
 
 async def attached(url: str, index: str, spec: IndexSpec, encoder: Encoder) -> None:
     async with connected(EngineSettings(engine=url)) as engine:
-        [source] = await sources_of(engine, index)
+        [source] = await Index.behind(engine, index)
         await attach_beside(engine, source, spec, encoder)
 
 

@@ -15,14 +15,15 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.versions import RANK_VECTORS
 from es_ttc.errors import EngineError
-from es_ttc.index.attach.source import settled_writes, sources_of
+from es_ttc.index.attach.source import settled_writes
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import corpus
+from tests.serving.corpus import corpus
 from tests.serving.relay import Passed, relay
 from tests.support.gateway import gateway_to
 
@@ -86,13 +87,13 @@ async def test_an_index_of_ours_works_and_an_attached_one_is_refused(
                 False,
             )
             assert found.has(RANK_VECTORS)
-            spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+            spec = IndexSpec(encoder.identity, max_tokens=64)
             await create_index(engine, index_name, spec)
             await ingest(engine, index_name, Inputs([Documents(corpus())]), encoder, dead_letters=DeadLetterList())
             await engine.refresh(index_name)
             counted = await contents(engine, index_name, spec)
             assert (counted.documents, counted.bytes) == (60, None)
-            [source] = await sources_of(engine, index_name)
+            [source] = await Index.behind(engine, index_name)
             with pytest.raises(EngineError, match=r"410: .* Elasticsearch Serverless does not offer it"):
                 await settled_writes(engine, source)
         with gateway_to(url, encoder) as gateway:

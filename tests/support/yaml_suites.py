@@ -30,7 +30,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.errors import EsTtcError
 from es_ttc.index.attach import attach_beside, detach, traces_of
-from es_ttc.index.attach.source import sources_of
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.logs import configure_logs
 from es_ttc.serving.rescore.page import without_guard
@@ -176,7 +176,7 @@ class Section:
                     for traces in await traces_of(engine, name):
                         await detach(engine, traces)
                     continue
-                for source in await sources_of(engine, name):
+                for source in await Index.behind(engine, name):
                     fields = source.mapping.get("properties", {}).items()
                     texts = tuple(field for field, one in fields if one.get("type") in ("text", "keyword"))
                     if texts:

@@ -16,9 +16,9 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderError
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.ingest.encode import encode_documents
 from es_ttc.index.mappings.attached import side_alias
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.readers import reader_of
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.rescorers.base import Feature
@@ -95,7 +95,7 @@ async def test_stored_vectors_are_mapped_and_serve_with_the_scores_of_training(
 ) -> None:
     grids = (SpanGrid(3, 2),)
     spec = IndexSpec(encoder.identity, text_fields=("text",), codec="float16", chunks=True, reversed=True, spans=grids)
-    [source] = await sources_of(engine, shop)
+    [source] = await Index.behind(engine, shop)
     await attach_beside(engine, source, spec, encoder)
     trained = load_encoder(f"{made}@onnx")
     assert isinstance(trained, TrainedEncoder)

@@ -21,7 +21,7 @@ from es_ttc.enrichment.jobs.record import EncodingCheckpoint, EncodingJob, JobSt
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.turn import JobStopped, Turn, TurnEnd, hold_turn
 from es_ttc.errors import ConfigurationError, EncoderMismatch, EngineError
-from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location, found_behind, target_of
+from es_ttc.index.attach.feature_locations import FeatureLocation, Indices, target_of
 from es_ttc.index.attach.fill import FillResult, fill
 from es_ttc.index.attach.followed_writes import follow_writes, is_followed
 from es_ttc.index.attach.side_index import attach_beside
@@ -175,7 +175,7 @@ class _EncodingRun:
         """Read the index and where its features are stored; begin again if either is another one than before."""
         if self.job.name:
             await self._follow_like_the_others()
-        held = await feature_location(self.store.engine, self.job.index)
+        held = (await Indices.behind(self.store.engine, self.job.index)).only()
         if not self.checkpoint.is_of(held.source.uuid, held.index):
             again = {"source": held.source.uuid, "holder": held.index, "shards": {}}
             self.checkpoint = self.checkpoint.model_copy(update=again)
@@ -185,17 +185,17 @@ class _EncodingRun:
     async def _follow_like_the_others(self) -> None:
         """Attach features to a new index behind an alias or a data stream, as to the indices before it."""
         engine = self.store.engine
-        found = await found_behind(engine, self.job.name)
-        own = next(((source, held) for source, held in found if source.index == self.job.index), None)
-        pattern = next((held for source, held in found if held is not None and source.index != self.job.index), None)
-        if own is None or pattern is None:
+        indices = await Indices.behind(engine, self.job.name)
+        source = next((source for source in indices.sources if source.index == self.job.index), None)
+        pattern = next((held for held in indices.present if held.source.index != self.job.index), None)
+        if source is None or pattern is None:
             return
-        source, held = own
+        held = await FeatureLocation.of(engine, source)
         options = WriteOptions.of(pattern.holder.mapping)
         if held is None:
             encoder = await asyncio.to_thread(self.encoders.of, pattern.spec.encoder)
             await attach_beside(engine, source, pattern.spec, encoder)
-            held = await feature_location(engine, self.job.index)
+            held = (await Indices.behind(engine, self.job.index)).only()
         if options is not None and not is_followed(held):
             enrich = not held.side and options.enrich
             if enrich:
@@ -207,7 +207,7 @@ class _EncodingRun:
         if time.monotonic() - self.present < _STATE_SECONDS:
             return
         self.present = time.monotonic()
-        now = await feature_location(self.store.engine, self.job.index)
+        now = (await Indices.behind(self.store.engine, self.job.index)).only()
         if (now.source.uuid, now.index, now.spec) != (held.source.uuid, held.index, held.spec):
             raise _IndexReplaced
 

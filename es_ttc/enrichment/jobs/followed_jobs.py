@@ -10,7 +10,7 @@ from es_ttc.enrichment.jobs.progress import encoding_status, enrichment_progress
 from es_ttc.enrichment.jobs.record import EncodingJob, Job, JobState, JobStatus, encoding_job_id, enrichment_job_id
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.index.mappings.enrichment import add_enrichment, enrichable
-from es_ttc.index.mappings.indices import indices_behind
+from es_ttc.index.mappings.indices import Index
 
 _OF_ONE_JOB = frozenset(
     {"id", "index", "plan", "reason", "created", "started", "ended", "retried", "total", "filtered", "final"}
@@ -55,7 +55,7 @@ async def start_next(store: JobStore, jobs: Sequence[EncodingJob]) -> list[Encod
     """Make jobs for new indices behind an alias or a data stream, end those of deleted ones; return all that run."""
     running = {job.index: job for job in jobs}
     for name in sorted({job.name for job in jobs if job.name}):
-        behind = {index.index for index in await indices_behind(store.engine, name)}
+        behind = {index.index for index in await Index.named(store.engine, name)}
         if not behind:
             continue  # the name is gone: the jobs say so
         for index in sorted(behind - running.keys()):

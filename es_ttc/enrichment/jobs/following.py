@@ -10,7 +10,7 @@ from es_ttc.enrichment.jobs.record import Budget, EncodingJob, Job, JobStatus, e
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.submission import JobRequest, submit_continuous
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.index.attach.feature_locations import feature_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.followed_writes import (
     FollowedIndex,
     check_plugin,
@@ -89,7 +89,7 @@ async def follow(
     plugin_timeout: str | None = None,
 ) -> list[Followed]:
     """Prepare every index behind a name so that what any client writes is encoded, and enriched if requested."""
-    locations = await feature_locations(engine, name)
+    locations = (await Indices.behind(engine, name)).features()
     if plugin_timeout is not None:
         for held in locations:
             await check_plugin(engine, held, encode, plugin_timeout, enrich=enrichment is not None)
@@ -129,7 +129,7 @@ async def unfollow(engine: Engine, jobs_index: str, name: str) -> bool:
     """Undo :func:`follow`; return whether writes to an index of this name were followed."""
     found = False
     store = JobStore(engine, jobs_index)
-    for held in await feature_locations(engine, name):
+    for held in (await Indices.behind(engine, name)).features():
         found |= await stop_encoding(store, held.source.index)
         await stop_enrichment(store, held.source.index)
         found |= await unfollow_writes(engine, held)

@@ -18,7 +18,7 @@ from es_ttc.enrichment.jobs.record import (
 )
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.errors import InvalidRequest, MissingFeature
-from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location
+from es_ttc.index.attach.feature_locations import FeatureLocation, Indices
 from es_ttc.index.attach.source import count_between, positions
 from es_ttc.index.mappings.attached import FAILED
 from es_ttc.index.mappings.fields import EMPTY, READY
@@ -94,7 +94,7 @@ async def encoding_status(store: JobStore, job: EncodingJob) -> JobStatus[Encodi
     trouble = await _trouble(store, job)
     total = unencoded = failed = 0
     try:
-        held = await feature_location(store.engine, job.index)
+        held = (await Indices.behind(store.engine, job.index)).only()
     except InvalidRequest as error:
         trouble = trouble or str(error)
     else:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.mappings.indices import Index, sides_of
 from es_ttc.index.mappings.spec import refuse_in_index_features
 
@@ -20,7 +19,7 @@ class AttachedObjects:
 async def traces_of(engine: Engine, name: str) -> list[AttachedObjects]:
     """Return the objects to remove for each index behind a name."""
     try:
-        sources = await sources_of(engine, name)
+        sources = await Index.behind(engine, name)
     except InvalidRequest:
         sides = await _sides(engine, name)
         if not sides:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
@@ -10,14 +11,13 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.fill import FillResult, Report, fill
 from es_ttc.index.attach.own_index import OwnIndexTarget
 from es_ttc.index.attach.side_index import SideIndexTarget
-from es_ttc.index.attach.source import sources_of
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.attach.target import Target
 from es_ttc.index.mappings.attached import CHECKPOINT, FAILED, REASON
 from es_ttc.index.mappings.contents import IndexCounts, contents
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.index import several
-from es_ttc.index.mappings.indices import Index, serving_side
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import STATE, IndexSpec
 
 _MAX_FAILURES = 5
@@ -31,6 +31,12 @@ class FeatureLocation:
     holder: Index
     spec: IndexSpec
 
+    @classmethod
+    async def of(cls, engine: Engine, source: Index) -> Self | None:
+        """Return where the features of an index are stored; None if it has none."""
+        holder = source if source.meta else await source.serving_side(engine)
+        return None if holder is None else cls(source, holder, holder.spec)
+
     @property
     def index(self) -> str:
         """The name of the index with the features."""
@@ -42,32 +48,46 @@ class FeatureLocation:
         return self.index != self.source.index
 
 
-Found = tuple[Index, FeatureLocation | None]  # an index, and where its features are stored; None if it has none
+@dataclass(frozen=True, slots=True)
+class Indices:
+    """The indices behind a name, an alias or a data stream, and where the features of each are stored."""
 
+    name: str
+    sources: Sequence[Index]
+    locations: Sequence[FeatureLocation | None]  # of each source; None where it has no features
 
-async def feature_location(engine: Engine, name: str) -> FeatureLocation:
-    """Return where the features of one index are stored."""
-    sources = await sources_of(engine, name)
-    if len(sources) != 1:
-        raise several(name, [source.index for source in sources])
-    return await _holder(engine, sources[0])
+    @classmethod
+    async def behind(cls, engine: Engine, name: str) -> Self:
+        """Return the indices behind a name; an error if there is none."""
+        sources = await Index.behind(engine, name)
+        return cls(name, sources, [await FeatureLocation.of(engine, source) for source in sources])
 
+    def features(self) -> list[FeatureLocation]:
+        """Return where the features of every index are stored; an error if one has none."""
+        return [_required(source, location) for source, location in zip(self.sources, self.locations, strict=True)]
 
-async def feature_locations(engine: Engine, name: str) -> list[FeatureLocation]:
-    """Return where the features of every index behind a name, an alias or a data stream are stored."""
-    return [await _holder(engine, source) for source in await sources_of(engine, name)]
+    def only(self) -> FeatureLocation:
+        """Return where the features of the only index are stored."""
+        if len(self.sources) != 1:
+            raise several(self.name, [source.index for source in self.sources])
+        return self.features()[0]
 
+    def shared_spec(self) -> IndexSpec:
+        """Return the spec of the features that searches read; an error if text fields or encoders differ.
 
-async def alike_locations(engine: Engine, name: str) -> list[FeatureLocation]:
-    """Return where the features of the indices behind a name are stored, which have one form.
+        An index without features is left out, such as the newest one of a data stream, unless all of them are.
+        """
+        specs = [location.spec for location in self.present or self.features()]
+        if len({(spec.text_fields, spec.encoder.key) for spec in specs}) > 1:
+            raise InvalidRequest(
+                f"the indices of [{self.name}] have different text fields or encoders: name one of them"
+            )
+        return specs[0]
 
-    An index without features is left out, such as the newest one of a data stream, unless all of them are.
-    """
-    located = [held for _, held in await found_behind(engine, name) if held is not None]
-    located = located or await feature_locations(engine, name)
-    if len({(one.spec.text_fields, one.spec.encoder.key) for one in located}) > 1:
-        raise InvalidRequest(f"the indices of [{name}] have different text fields or encoders: name one of them")
-    return located
+    @property
+    def present(self) -> list[FeatureLocation]:
+        """The locations of those indices that have features."""
+        return [location for location in self.locations if location is not None]
 
 
 async def contents_of(engine: Engine, held: FeatureLocation) -> IndexCounts:
@@ -107,51 +127,27 @@ async def failures(engine: Engine, index: str) -> dict[str, str]:
     return {hit["_id"]: hit.get("fields", {}).get(REASON, [""])[0] for hit in answer["hits"]["hits"]}
 
 
-async def held_by(engine: Engine, source: Index) -> FeatureLocation | None:
-    """Return where the features of an index are stored; None if it has none."""
-    if source.meta:
-        return FeatureLocation(source, source, source.spec)
-    side = await serving_side(engine, source.index)
-    return None if side is None else FeatureLocation(source, side, side.spec)
-
-
-async def found_behind(engine: Engine, name: str) -> list[Found]:
-    """Return the indices behind a name, and where the features of each are stored."""
-    return [(source, await held_by(engine, source)) for source in await sources_of(engine, name)]
-
-
 async def fill_attached(
-    engine: Engine,
-    name: str,
-    encoder: Encoder,
-    *,
-    everything: bool = False,
-    report: Report | None = None,
+    engine: Engine, name: str, encoder: Encoder, *, everything: bool = False, report: Report | None = None
 ) -> list[FillResult]:
     """Update the features of every index behind a name, one after the other."""
-    return await fill_found(engine, await found_behind(engine, name), encoder, everything=everything, report=report)
+    return await fill_indices(engine, await Indices.behind(engine, name), encoder, everything=everything, report=report)
 
 
-async def fill_found(
-    engine: Engine,
-    found: Sequence[Found],
-    encoder: Encoder,
-    *,
-    everything: bool = False,
-    report: Report | None = None,
+async def fill_indices(
+    engine: Engine, indices: Indices, encoder: Encoder, *, everything: bool = False, report: Report | None = None
 ) -> list[FillResult]:
-    """Update the features of indices, one after the other; see :func:`fill_attached`."""
+    """Update the features of indices; see :func:`fill_attached`."""
     filled = []
-    for source, held in found:
-        if held is None:
+    for source, location in zip(indices.sources, indices.locations, strict=True):
+        if location is None:
             raise InvalidRequest(
                 f"index [{source.index}] has no features yet, or an attach was not finished: run `es-ttc attach` for "
                 "the name that you have attached"
             )
-        await require_readable(engine, source, held.spec.text_fields)
-        filled.append(
-            await fill(engine, source, target_of(engine, held), encoder, everything=everything, report=report)
-        )
+        await require_readable(engine, source, location.spec.text_fields)
+        target = target_of(engine, location)
+        filled.append(await fill(engine, source, target, encoder, everything=everything, report=report))
     return filled
 
 
@@ -162,20 +158,10 @@ def target_of(engine: Engine, held: FeatureLocation) -> Target:
     return OwnIndexTarget(engine, held.source, held.spec)
 
 
-async def spec_of(engine: Engine, sources: Sequence[Index]) -> IndexSpec | None:
-    """Return the spec of the first of some indices that has features; None if none has."""
-    for source in sources:
-        held = await held_by(engine, source)
-        if held is not None:
-            return held.spec
-    return None
-
-
-async def _holder(engine: Engine, source: Index) -> FeatureLocation:
-    held = await held_by(engine, source)
-    if held is None:
+def _required(source: Index, location: FeatureLocation | None) -> FeatureLocation:
+    if location is None:
         raise InvalidRequest(
             f"index [{source.index}] carries nothing of es-ttc: add it with `es-ttc attach {source.index}`, or make "
             "another index with `es-ttc index create`"
         )
-    return held
+    return location

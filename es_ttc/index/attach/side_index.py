@@ -40,7 +40,7 @@ from es_ttc.index.mappings.attached import (
     side_pattern,
     source_of,
 )
-from es_ttc.index.mappings.indices import Index, serving_side, sides_of
+from es_ttc.index.mappings.indices import Index, sides_of
 from es_ttc.index.mappings.queries import MAX_CANDIDATES
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, HASH, ROOT, STATE, IndexSpec
 from es_ttc.index.mappings.write_options import WRITES
@@ -145,11 +145,10 @@ async def _switch(engine: Engine, source: str, before: str | None, side: str) ->
     except EngineUnavailable:
         raise
     except EngineError as error:
-        present = await serving_side(engine, source)
-        serving = None if present is None else present.index
-        if serving == side:  # an attach with the same options has switched it first
+        serving = [index.index for index in await Index.named(engine, alias)]
+        if serving == [side]:  # an attach with the same options has switched it first
             return
-        if serving == before:
+        if serving == [before] or not (serving or before):
             raise
         await delete_if_there(engine, side)
         raise InvalidRequest(

@@ -7,7 +7,7 @@ from typing import Any
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
-from es_ttc.index.mappings.indices import Index, indices_behind
+from es_ttc.index.mappings.indices import Index
 
 Checkpoint = Mapping[int, int]  # by shard the `_seq_no` up to which writes are settled; -1 or none before the first
 
@@ -35,19 +35,6 @@ class DocumentVersion:
     def of(cls, hit: Mapping[str, Any]) -> "DocumentVersion":
         """Return the version in a hit."""
         return cls(hit["_id"], hit.get("_routing"), hit["_seq_no"], hit["_primary_term"], hit.get("fields", {}))
-
-
-async def sources_of(engine: Engine, name: str) -> list[Index]:
-    """Return the concrete indices behind a name, an alias or a data stream."""
-    if any(sign in name for sign in "*,"):
-        raise InvalidRequest(f"[{name}] may stand for many indices: name one index, alias or data stream")
-    found = await indices_behind(engine, name)
-    if not found:
-        raise InvalidRequest(f"there is no index [{name}] in {engine.name}")
-    for source in found:
-        if source.side_of is not None:
-            raise InvalidRequest(f"[{source.index}] is a side index of [{source.side_of}]: name that one")
-    return found
 
 
 def require_source(source: Index) -> None:

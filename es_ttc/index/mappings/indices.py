@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from es_ttc.engine.protocol import Engine, none_if_missing, path_of_one
+from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.attached import is_side_of, side_alias, side_pattern, source_of
 from es_ttc.index.mappings.index import several
 from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta
@@ -32,6 +33,29 @@ class Index:
         return cls(
             name, settings["index.uuid"], shards, settings, described["mappings"], frozenset(described["aliases"])
         )
+
+    @classmethod
+    async def behind(cls, engine: Engine, name: str) -> list[Self]:
+        """Return the concrete indices behind a name, an alias or a data stream; an error if there is none."""
+        if any(sign in name for sign in "*,"):
+            raise InvalidRequest(f"[{name}] may stand for many indices: name one index, alias or data stream")
+        indices = await cls.named(engine, name)
+        if not indices:
+            raise InvalidRequest(f"there is no index [{name}] in {engine.name}")
+        for index in indices:
+            if index.side_of is not None:
+                raise InvalidRequest(f"[{index.index}] is a side index of [{index.side_of}]: name that one")
+        return indices
+
+    @classmethod
+    async def named(cls, engine: Engine, name: str) -> list[Self]:
+        """Return the concrete indices behind a name, side indices too, sorted; none if there is no such name."""
+        described = await none_if_missing(engine.request("GET", f"/{path_of_one(name)}", params=_FLAT))
+        return [cls.of(concrete, each) for concrete, each in sorted((described or {}).items())]
+
+    async def serving_side(self, engine: Engine) -> Self | None:
+        """Return the side index that serves its features; None if nothing is attached, or not yet."""
+        return next(iter(await self.named(engine, side_alias(self.index))), None)
 
     @property
     def meta(self) -> Mapping[str, Any]:
@@ -66,30 +90,18 @@ class Index:
         return sorted(name for name, kind in self.leaf_fields.items() if kind in ("text", "match_only_text", "keyword"))
 
 
-async def indices_behind(engine: Engine, name: str) -> list[Index]:
-    """Return the concrete indices behind a name, an alias or a data stream, by name; none if there is no such one."""
-    found = await none_if_missing(engine.request("GET", f"/{path_of_one(name)}", params=_FLAT))
-    return [Index.of(concrete, described) for concrete, described in sorted((found or {}).items())]
-
-
 async def mappings_with_features(engine: Engine) -> dict[str, dict[str, Any]]:
     """Return the mappings of all visible indices with features in their own documents, by name, in order."""
     mappings = await engine.mapping("*")
     return {name: mapping for name, mapping in sorted(mappings.items()) if ROOT in mapping.get("_meta", {})}
 
 
-async def index_behind(engine: Engine, name: str) -> Index | None:
+async def find_index(engine: Engine, name: str) -> Index | None:
     """Return the one concrete index behind a name or alias; None if there is no such one."""
-    found = await indices_behind(engine, name)
-    if len(found) > 1:
-        raise several(name, [index.index for index in found])
-    return found[0] if found else None
-
-
-async def serving_side(engine: Engine, source: str) -> Index | None:
-    """Return the side index that the alias of a source points to; None if nothing is attached, or not yet."""
-    found = await indices_behind(engine, side_alias(source))
-    return found[0] if found else None
+    indices = await Index.named(engine, name)
+    if len(indices) > 1:
+        raise several(name, [index.index for index in indices])
+    return indices[0] if indices else None
 
 
 async def sides_of(engine: Engine, source: str) -> list[Index]:

@@ -17,7 +17,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.errors import EngineError, InvalidRequest
-from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.ingest.dead_letters import DeadLetterList
 from es_ttc.index.ingest.pipeline import IngestOptions, IngestResult, ingest
 from es_ttc.index.ingest.readers import Documents, Inputs
@@ -229,9 +229,9 @@ def existing_index(settings: EngineSettings, name: str) -> Iterator[SearchedInde
     with InterruptibleRunner() as runner:
         engine = runner.run(connect(settings))
         try:
-            located = runner.run(alike_locations(engine, name))
-            documents, beside = runner.run(engine.count(name)), any(one.side for one in located)
-            yield SearchedIndex(runner, engine, name, located[0].spec, documents, beside=beside)
+            indices = runner.run(Indices.behind(engine, name))
+            spec, beside = indices.shared_spec(), any(location.side for location in indices.present)
+            yield SearchedIndex(runner, engine, name, spec, runner.run(engine.count(name)), beside=beside)
         finally:
             runner.run(engine.close())
 

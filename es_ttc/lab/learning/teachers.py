@@ -13,7 +13,7 @@ from es_ttc.common.private_files import open_private
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.lab.evaluation.rankings import ReportStage
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.lab.ranking.weights import by_default_weights, normalised
@@ -133,7 +133,7 @@ async def _rerank(
         calls = rerankers.named(name)
         assert isinstance(calls, PointwiseCalls)  # noqa: S101 - require_scoring
         async with connected(settings) as engine:
-            fields = (await alike_locations(engine, index))[0].spec.text_fields
+            fields = (await Indices.behind(engine, index)).shared_spec().text_fields
             with open_private(keep, "ab") as file:
                 for done, (pool, first) in enumerate(zip(pools.pools, firsts, strict=True), 1):
                     if done > len(scored):

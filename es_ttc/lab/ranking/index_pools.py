@@ -8,7 +8,7 @@ number of requests grows with the documents, not with the queries, and only one 
 import io
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,25 +23,17 @@ from es_ttc.encoders.heads import Head
 from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.engine.connect import connected
 from es_ttc.errors import InvalidRequest, MissingFeature
-from es_ttc.index.attach.feature_locations import alike_locations
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.provenance import product_and_version
 from es_ttc.lab.evaluation.rankings import ReportStage, silent
-from es_ttc.lab.ranking.pools import Pool, Pools, graded
+from es_ttc.lab.ranking.pools import Pool, Pools, graded, pool_of
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
-from es_ttc.rescorers.blend.signals import (
-    SIGNALS,
-    SignalName,
-    SignalScores,
-    all_signal_scores,
-    has_signal,
-    read_by,
-    signal_matrix,
-)
-from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust, has_few_words, trust_in_vectors, weight_of_words
+from es_ttc.rescorers.blend.signals import SIGNALS, SignalName, read_by, signal_matrix
+from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.serving.features.keys import DocumentId
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller, RawHeaders
@@ -120,8 +112,8 @@ async def _in_parts(log: "PoolLog", judged: Collection, folder: Path, progress: 
 async def _index(source: IndexSource) -> tuple[IndexSpec, str]:
     """Return the spec of an index's features, and the engine's product and version."""
     async with connected(source.settings) as engine:
-        located = await alike_locations(engine, source.name)
-        return located[0].spec, product_and_version(await engine.capabilities())
+        spec = (await Indices.behind(engine, source.name)).shared_spec()
+        return spec, product_and_version(await engine.capabilities())
 
 
 async def log_for_caller(
@@ -223,27 +215,22 @@ class PoolLog:
         for number, held in of_query.items():
             rows = [place for place, _ in held]
             window = window_of([str(place) for place in rows], [stored for _, stored in held], self._features)
-            scored[number].signals[rows] = _signals(self.signals, queries[number], window)
+            scored[number].signals[rows] = signal_matrix(self.signals, queries[number], window)
             scored[number].reads.extend(one.read for one in window.tokens or () if len(one))
             for place, stored in held:
                 scored[number].vectors[place] = stored.get(Feature.POOLED)
 
     def _pool(self, name: str, judged: Mapping[str, int], query: Query, found: FoundWindow, scored: "_Scores") -> Pool:
-        in_first_pass = np.arange(len(found.hits)) < found.first
         first_pass = np.array([hit.get("_score") or 0.0 for hit in found.hits], np.float32)
         scored.signals[:, self.signals.index("lexical")] = first_pass
-        names = tuple(str(hit["_id"]) for hit in found.hits)
-        words = weight_of_words(Window(names, first_pass, present={Feature.FIRST_PASS: in_first_pass}))
-        return Pool(
-            name,
-            names,
-            scored.signals,
-            Trust(words, trust_in_vectors(scored.reads), has_few_words(query.text)),
-            *graded(names, judged),
+        window = Window(
+            [str(hit["_id"]) for hit in found.hits],
+            first_pass,
             numbers=self.reader.numbers(found.hits),
-            query_vector=query.vectors[0],
-            vectors=scored.vectors,
+            present={Feature.FIRST_PASS: np.arange(len(found.hits)) < found.first},
         )
+        trust = Trust.of(query, window, scored.reads)
+        return replace(pool_of(name, query, window, scored.signals, trust, judged), vectors=scored.vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +240,6 @@ class _Scores:
     signals: Float32
     reads: list[float]
     vectors: list[Float32 | None]
-
-
-def _signals(names: Sequence[SignalName], query: Query, window: Window) -> Float32:
-    """Return the signals of some documents, ``(m, s)``; NaN where one is missing. None depends on other documents."""
-    found = all_signal_scores([name for name in names if has_signal(name, query, window)], query, window)
-    nothing = SignalScores(np.zeros(len(window), np.float32), np.zeros(len(window), np.bool_))
-    return signal_matrix(found.get(name, nothing) for name in names)
 
 
 def write_pools(file: Path, pools: Sequence[Pool]) -> None:

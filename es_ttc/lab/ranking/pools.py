@@ -15,12 +15,12 @@ from es_ttc.common.validation import did_you_mean
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, field_values
-from es_ttc.lab.evaluation.memory import JoinedWindow, MemorySearcher
+from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.lab.evaluation.plan import EvaluationPlan, opened
 from es_ttc.lab.evaluation.rankings import ReportStage, silent
-from es_ttc.rescorers.base import Feature
-from es_ttc.rescorers.blend.signals import SIGNALS, SignalName, all_signal_scores, read_by, signal_matrix
+from es_ttc.rescorers.base import Feature, Query, Window
+from es_ttc.rescorers.blend.signals import SIGNALS, SignalName, read_by, signal_matrix
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.vectors.codecs import StoredCodec
 from es_ttc.vectors.tokens import Float32, Float64
@@ -140,10 +140,13 @@ def pools_of(
     """Score every signal once for each query's pool; see :func:`collect`."""
     needs = read_by(signals) | {Feature.NORMS}
     ids = [document.id for document in collection.documents]
-    pools = [
-        _pool(query, joined, collection.qrels[query], signals, ids)
-        for query, joined in zip(collection.queries, searcher.joined_windows(needs, fields, progress), strict=True)
-    ]
+    pools = []
+    for name, scored in zip(collection.queries, searcher.windows(needs, fields, progress), strict=True):
+        query, window = scored.query, scored.window
+        pooled = {*window.ids}
+        behind = [document for place in scored.first.documents if (document := ids[place]) not in pooled]
+        matrix, trust = signal_matrix(signals, query, window), Trust.of(query, window)
+        pools.append(pool_of(name, query, window, matrix, trust, collection.qrels[name], behind))
     return Pools(collection.name, collection.split, encoder, tuple(signals), tuple(pools), settings)
 
 
@@ -155,20 +158,23 @@ def graded(
     return pooled, others, np.array(sorted(judged.values(), reverse=True), np.int64)
 
 
-def _pool(
-    query: str, joined: JoinedWindow, judged: Mapping[str, int], signals: Sequence[SignalName], ids: Sequence[str]
+def pool_of(
+    name: str,
+    query: Query,
+    window: Window,
+    matrix: Float32,
+    trust: Trust,
+    judged: Mapping[str, int],
+    behind: Sequence[str] = (),
 ) -> Pool:
-    documents = tuple(ids[place] for place in joined.documents.tolist())
-    scored = all_signal_scores(signals, joined.query, joined.window)
-    pooled = set(documents)
-    behind = [found for place in joined.first.documents.tolist() if (found := ids[place]) not in pooled]
+    """Return the pool of a query's window with the ``(k, s)`` scores of its signals."""
     return Pool(
-        query,
-        documents,
-        signal_matrix(scored[name] for name in signals),
-        Trust.of(joined.query, joined.window),
-        *graded(documents, judged, behind),
-        numbers=joined.window.numbers,
-        query_vector=joined.query.vectors[0],
-        vectors=() if joined.window.pooled is None else list(joined.window.pooled),
+        name,
+        tuple(window.ids),
+        matrix,
+        trust,
+        *graded(window.ids, judged, behind),
+        numbers=window.numbers,
+        query_vector=query.vectors[0],
+        vectors=() if window.pooled is None else list(window.pooled),
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.feature_locations import FeatureLocation, feature_location
+from es_ttc.index.attach.feature_locations import FeatureLocation, Indices
 from es_ttc.index.attach.source import Checkpoint
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import nearest
@@ -46,7 +46,7 @@ class VectorSource:
     @classmethod
     async def of(cls, engine: Engine, name: str) -> "VectorSource":
         """Return the vectors of the index of this name."""
-        return cls(engine, await feature_location(engine, name))
+        return cls(engine, (await Indices.behind(engine, name)).only())
 
     async def count(self) -> int:
         """Return the number of documents that have a vector."""

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.programs.primitives.fusion import ranks
+from es_ttc.rescorers.programs.primitives.fusion import reciprocal_rank_fusion
 from es_ttc.vectors.tokens import Float32
 
 Normalisation = Literal["z", "minmax", "rank"]
@@ -81,7 +81,7 @@ def min_max(scores: Float32, known: Mask) -> Float32:
 
 def reciprocal_ranks(scores: Float32, known: Mask) -> Float32:
     """Return ``1 / (60 + rank)`` of each score; equal scores share the best rank among them."""
-    return _filled((1 / (RRF_K + ranks(scores[known][np.newaxis])[0])).astype(np.float32), known)
+    return _filled(reciprocal_rank_fusion([scores[known][np.newaxis]], RRF_K)[0], known)
 
 
 def _filled(values: Float32, known: Mask) -> Float32:

@@ -14,7 +14,6 @@ from es_ttc.rescorers.blend.signals import (
     SignalName,
     SignalScores,
     all_signal_scores,
-    has_signal,
     read_by,
     signals_summary,
 )
@@ -179,12 +178,11 @@ def _shares(
     """Return the signals' scores, and what each adds to the mean."""
     if params.reranker_weight:
         raise InvalidRequest("[blend] signal [reranker] reads texts, which only a search through the gateway has")
-    names = [name for name in params.names if has_signal(name, query, window)]
+    signals = all_signal_scores(params.names, query, window)
     # Weights that a request gives are taken as they are.
     trust = Trust.of(query, window)
-    weights = trust.weights(names) if params.signals is None else {name: params.signals[name] for name in names}
+    weights = trust.weights(signals) if params.signals is None else {name: params.signals[name] for name in signals}
     total = sum(weights.values())
-    signals = all_signal_scores(weights, query, window)
     shares = {
         name: np.float32(weights[name] / total)
         * comparable(name, one.scores, one.known, params.normalise, few_words=trust.few_words)

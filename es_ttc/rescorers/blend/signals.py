@@ -1,6 +1,6 @@
 """The signals that a blend adds up: what each reads, and how it scores the documents that have it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -82,21 +82,23 @@ def signals_summary(
     """Return which of some signals are taken, which the index lacks, and how many documents have no features."""
     names = list(names)
     taken = [name for name in names if has_signal(name, query, window)]
-    told: dict[str, Any] = {"signals": taken}
+    summary: dict[str, Any] = {"signals": taken}
     if lacking := [name for name in names if name not in taken]:
-        told["lacking"] = lacking
+        summary["lacking"] = lacking
     without = int((~documents_with(needs - {Feature.FIRST_PASS}, window)).sum())
-    return {**told, "without_features": without} if without else told
+    return {**summary, "without_features": without} if without else summary
 
 
-def signal_matrix(scores: Iterable[SignalScores]) -> Float32:
+def signal_matrix(names: Sequence[SignalName], query: Query, window: Window) -> Float32:
     """Return signals' scores as columns, ``(k, s)``; NaN where a document does not have one."""
-    return np.stack([one.values for one in scores], axis=1)
+    scores = all_signal_scores(names, query, window)
+    missing = np.full(len(window), np.nan, np.float32)
+    return np.stack([scores[name].values if name in scores else missing for name in names], axis=1)
 
 
 def all_signal_scores(names: Iterable[SignalName], query: Query, window: Window) -> dict[SignalName, SignalScores]:
-    """Return the scores of several signals; those that read all token vectors share one pass over them."""
-    names = list(names)
+    """Return the scores of those signals that a window has; those of all token vectors share one pass over them."""
+    names = [name for name in names if has_signal(name, query, window)]
     shared = {} if not set(names) >= _PASS or not compiled.enabled() else _in_one_pass(query, window)
     return {name: shared[name] if name in shared else signal_scores(name, query, window) for name in names}
 

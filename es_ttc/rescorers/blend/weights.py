@@ -30,13 +30,17 @@ class Trust:
     """How far each signal can be trusted in this window, 0 to 1; needs no judgements."""
 
     words: float  # trust in `lexical`: `weight_of_words`
-    vectors: float  # trust in all others, which read vectors: `weight_of_vectors`
+    vectors: float  # trust in all others, which read vectors: the square root of the share of the texts that was read
     few_words: bool = False  # whether the query has few words, which may single a document out
 
     @classmethod
-    def of(cls, query: Query, window: Window) -> Self:
-        """Return the trust in a window's signals."""
-        return cls(weight_of_words(window), weight_of_vectors(window), has_few_words(query.text))
+    def of(cls, query: Query, window: Window, shares_read: Sequence[float] | None = None) -> Self:
+        """Return the trust in a window's signals; `shares_read` of its texts where it does not hold token vectors.
+
+        Scores of vectors of a share c of each text are trusted by sqrt(c), their correlation with those of the whole.
+        """
+        share = share_read(window) if shares_read is None else _mean(shares_read)
+        return cls(weight_of_words(window), math.sqrt(share), has_few_words(query.text))
 
     def weights(self, names: Collection[SignalName]) -> dict[SignalName, float]:
         """Return blend's weight of each of the signals that are taken, 0 to 1."""
@@ -65,24 +69,10 @@ def has_few_words(text: str) -> bool:
     return 0 < sum(1 for _ in islice(_WORD.finditer(text), _FEW_WORDS + 1)) <= _FEW_WORDS
 
 
-def weight_of_vectors(window: Window) -> float:
-    """Return how far vectors of a share c of each text can be trusted: sqrt(c), its correlation with the whole."""
-    return trust_in_vectors(_reads(window))
-
-
-def trust_in_vectors(reads: Sequence[float]) -> float:
-    """Return how far scores of vectors can be trusted, from the share of each text that was read."""
-    return math.sqrt(_mean_share(reads))
-
-
 def share_read(window: Window) -> float:
     """Return the mean share of the documents' texts that the encoder read, in (0, 1]; 1 without token vectors."""
-    return _mean_share(_reads(window))
+    return _mean([tokens.read for tokens in window.tokens or () if len(tokens)])
 
 
-def _reads(window: Window) -> list[float]:
-    return [tokens.read for tokens in window.tokens or () if len(tokens)]
-
-
-def _mean_share(reads: Sequence[float]) -> float:
-    return sum(reads) / len(reads) if reads else 1.0
+def _mean(shares: Sequence[float]) -> float:
+    return sum(shares) / len(shares) if shares else 1.0

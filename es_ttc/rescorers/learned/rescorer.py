@@ -11,14 +11,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.base import Feature, Params, Query, Window
 from es_ttc.rescorers.blend.normalise import logistic
 from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
-from es_ttc.rescorers.blend.signals import (
-    SignalName,
-    SignalScores,
-    all_signal_scores,
-    has_signal,
-    read_by,
-    signals_summary,
-)
+from es_ttc.rescorers.blend.signals import SignalName, all_signal_scores, read_by, signal_matrix, signals_summary
 from es_ttc.rescorers.blend.weights import Trust
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
 from es_ttc.rescorers.learned.model import SERVED, RankingModel
@@ -99,12 +92,8 @@ class LearnedRescorer:
     def score(self, query: Query, window: Window, params: LearnedParams) -> Float32:
         """Return the scores, ``(k,)``."""
         model = params.chosen
-        signals = _signals(model, query, window)
-        matrix = np.full((len(window), len(model.signals)), np.nan, np.float32)
-        for place, name in enumerate(model.signals):
-            if name in signals:
-                matrix[:, place] = np.where(signals[name].known, signals[name].scores, np.float32(np.nan))
         trust = Trust.of(query, window)
+        matrix = signal_matrix(model.signals, query, window)
         features = features_of(model.signals, matrix, few_words=trust.few_words)
         weights = trust.weights(model.signals)
         columns = field_columns(model.fields, window.numbers, len(window))
@@ -114,7 +103,7 @@ class LearnedRescorer:
     def detail(self, query: Query, window: Window, params: LearnedParams) -> list[dict[str, Any]]:
         """Return each signal's score, and the value of each numeric field that the model reads."""
         model = params.chosen
-        signals = _signals(model, query, window)
+        signals = all_signal_scores(model.signals, query, window)
         values = field_columns([NumericField(field.name) for field in model.fields], window.numbers, len(window))
         details: list[dict[str, Any]] = []
         for place in range(len(window)):
@@ -143,7 +132,3 @@ class LearnedRescorer:
         summary["fields"] = [field.name for field in model.fields]
         lacking = {field.name: count for field, count in zip(model.fields, without, strict=True) if count}
         return {**summary, "without_field": lacking} if lacking else summary
-
-
-def _signals(model: RankingModel, query: Query, window: Window) -> dict[SignalName, SignalScores]:
-    return all_signal_scores([name for name in model.signals if has_signal(name, query, window)], query, window)

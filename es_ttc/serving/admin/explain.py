@@ -24,9 +24,10 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.plan.items import DEFAULT_WINDOW, find_rescore
+from es_ttc.serving.plan.plan import DEFAULT_SIZE
 from es_ttc.serving.request.body import body_integer, body_number, find_clauses, texts_of
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section, parse_section
-from es_ttc.serving.rescore.plan import DEFAULT_SIZE, DEFAULT_WINDOW, find_rescore
 from es_ttc.serving.search import Searches
 
 _KIND = "explain"

@@ -50,7 +50,7 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import slices
 from es_ttc.serving.request.section import DEFAULT_METHOD, Section, parse_section, texts_in
-from es_ttc.serving.rescore.page import pinned_count, ranking_of
+from es_ttc.serving.rescore.ranking import pinned_count, ranking_of
 
 PROTOCOL_VERSION = 1
 MEDIA_TYPE = "application/cbor"

@@ -19,7 +19,7 @@ from es_ttc.retrievers.base import Retrieved, Retriever
 from es_ttc.serving.candidates.batches import TargetSearches, batched
 from es_ttc.serving.candidates.nearest import FIELDS, KnnOptions, KnnTarget, SideIndexReplaced
 from es_ttc.serving.candidates.targets import SearchedIndices, searched_indices_of
-from es_ttc.serving.deadline import Deadline, ScoringError, fell_back
+from es_ttc.serving.deadline import Deadline, ScoringError
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.field_types import mapped_fields
 from es_ttc.serving.gateway import Gateway
@@ -29,6 +29,7 @@ from es_ttc.serving.knn.retriever_search import AmbiguousContent, RetrieverSearc
 from es_ttc.serving.request.body import body_number
 from es_ttc.serving.request.request import shared_parts
 from es_ttc.serving.request.response import add_summary, shortest, with_field_name
+from es_ttc.serving.summary import Summary, record_fallback
 
 _DEFAULT_METHOD = "dense"
 """The method of a clause without a section on a side index, which the engine's own kNN does not search."""
@@ -62,8 +63,7 @@ class RetrievalResult:
 
     clause: KnnClause
     query: dict[str, Any]
-    summary: dict[str, Any] | None = None
-    applied: bool = True
+    summary: Summary | None = None
     details: Details = field(default_factory=dict)
 
 
@@ -141,7 +141,7 @@ class _Retrieval:
             self._params = self._method.Params()
         method = self._method
         if query is None:  # no document that the caller may read has a vector
-            nothing = None if method is None else self._summary({"retrieved": 0}, applied=True)
+            nothing = None if method is None else self._summary({"retrieved": 0})
             return RetrievalResult(clause, {"match_none": {}}, nothing)
         native = clause.native(query.vectors[0], self._product, request.size)
         if method is None:
@@ -151,11 +151,11 @@ class _Retrieval:
         outcome = await self._retrieved(method, query, indices, deadline)
         if isinstance(outcome, SideIndexReplaced) and not again:
             raise outcome
-        for stage, ms in self._rounded().items():
+        for stage, ms in self._took.items():
             self._gateway.metrics.stage_seconds.labels(stage).observe(ms / 1000)
         if not isinstance(outcome, EsTtcError):
             replacement, parts, details = outcome
-            return RetrievalResult(clause, replacement, self._summary(parts, applied=True), details=details)
+            return RetrievalResult(clause, replacement, self._summary(parts), details=details)
         if section is not None and section.on_error == "fail":
             raise outcome
         if indices.sides:  # the engine's own kNN does not search side indices
@@ -266,24 +266,17 @@ class _Retrieval:
         return sorted(fields - mapped)
 
     def _fallback(self, query: dict[str, Any], reason: EsTtcError, event: str) -> RetrievalResult:
-        name = "" if self._method is None else self._method.name
-        fell_back(self._gateway.metrics, event, name, reason)
-        summary = self._summary({"reason": str(reason)}, applied=False)
-        return RetrievalResult(self._clause, query, summary, applied=False)
+        record_fallback(self._gateway.metrics, event, "" if self._method is None else self._method.name, reason)
+        return RetrievalResult(self._clause, query, self._summary({}, reason))
 
-    def _summary(self, parts: Mapping[str, Any], *, applied: bool) -> dict[str, Any]:
+    def _summary(self, parts: Mapping[str, Any], reason: EsTtcError | None = None) -> Summary:
         """Return the summary for the response; `parts` depend on the outcome."""
-        return {
-            "method": "" if self._method is None else self._method.name,
-            "applied": applied,
-            **parts,
-            **({"encoder": self._encoder} if self._encoder else {}),
-            **({"tuned": dict(self._tuned)} if self._tuned else {}),
-            "took": self._rounded(),
-        }
-
-    def _rounded(self) -> dict[str, float]:
-        return {stage: round(ms, 2) for stage, ms in self._took.items()}
+        encoder = {"encoder": self._encoder} if self._encoder else {}
+        tuned = {"tuned": dict(self._tuned)} if self._tuned else {}
+        method, parts = "" if self._method is None else self._method.name, {**parts, **encoder, **tuned}
+        if reason is not None:
+            return Summary.fell_back(method, reason, self._took, **parts)
+        return Summary(method, self._took, parts)
 
 
 def add_retrievals(response: dict[str, Any], results: Sequence[RetrievalResult]) -> None:
@@ -291,7 +284,8 @@ def add_retrievals(response: dict[str, Any], results: Sequence[RetrievalResult])
     summaries = [one.summary for one in results if one.summary is not None]
     if not summaries:
         return
-    add_summary(response, "knn", summaries, sum(one["took"]["encode"] + one["took"]["search"] for one in summaries))
+    ms = sum(summary.took["encode"] + summary.took["search"] for summary in summaries)
+    add_summary(response, "knn", summaries, ms)
     for hit in response.get("hits", {}).get("hits", ()):
         identity = (hit.get("_index", ""), hit.get("_id", ""))
         detail = next((one.details[identity] for one in results if identity in one.details), None)

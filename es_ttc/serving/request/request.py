@@ -1,7 +1,7 @@
 """A search request: its searches, decoded once, and its URL parameters, parsed once."""
 
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from json import JSONDecodeError
@@ -92,14 +92,8 @@ class SearchItem:
     params: Pairs = ()
     error: EsTtcError | None = None
     clauses: Sequence[FoundClause] = ()
-    rewritten: Sequence[Any] = ()
-    retrieved: Sequence[Any] = ()
-    rescored: Any = None
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether it had a section, and its body is not sent as received."""
-        return bool(self.rewritten or self.retrieved or self.rescored)
+    is_changed: bool = False
+    """Whether it had a section, and its body is not sent as received."""
 
     @property
     def as_sent(self) -> bytes | Mapping[str, Any]:
@@ -134,12 +128,6 @@ class SearchRequest:
         """The engine's path of the search interface; for a template, without ``/template``."""
         path = self.incoming.raw_path
         return path.rstrip(b"/").removesuffix(_TEMPLATE) if self.is_template else path
-
-    def open_items(self) -> Iterator[tuple[SearchItem, dict[str, Any]]]:
-        """Yield the searches that may contain a section and have no error, with their bodies."""
-        for item in self.items:
-            if item.body is not None and item.error is None:
-                yield item, item.body
 
     def caller(self, item: SearchItem) -> Caller:
         """Return the request context with which documents of a search are read: headers, target, point in time."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.serving.candidates.batches import Body, TargetSearches, require_complete, searches_of
-from es_ttc.serving.candidates.filters import UnknownFilter, filters_of_search, text_fields, without_inner_hits
+from es_ttc.serving.candidates.filters import UnknownFilter, filters_of_search, text_fields
 from es_ttc.serving.candidates.nearest import KnnTarget, NearestSearch, Neighbour, SideIndexReplaced
 from es_ttc.serving.candidates.targets import SearchedIndices, TargetCache, matched_again, searched_indices_of
 from es_ttc.serving.engine import EngineRefusal
@@ -32,17 +32,12 @@ from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.keys import MARKS, content_ids
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.plan.bodies import NAMED_SCORES, OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, params_of_matching
+from es_ttc.serving.plan.plan import SearchPlan
+from es_ttc.serving.plan.query_parts import QueryParts, boost_of
 from es_ttc.serving.request.body import body_number
+from es_ttc.serving.request.query import without_inner_hits
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
-from es_ttc.serving.rescore.plan import (
-    NAMED_SCORES,
-    OF_HITS,
-    OF_THE_SEARCH,
-    PARAMS_OF_HITS,
-    SearchPlan,
-    params_of_matching,
-)
-from es_ttc.serving.rescore.query_parts import QueryParts, boost_of
 from es_ttc.serving.tracing import span
 
 _UNDERSTOOD = frozenset(

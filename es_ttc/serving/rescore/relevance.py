@@ -13,7 +13,7 @@ from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.scores import WindowScores
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section
-from es_ttc.serving.rescore.page import Ranking
+from es_ttc.serving.rescore.ranking import Ranking
 from es_ttc.vectors.tokens import Float32
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, InvalidRequest
-from es_ttc.index.attach.feature_locations import FeatureLocation, found_behind
+from es_ttc.index.attach.feature_locations import FeatureLocation, Indices
 from es_ttc.index.attach.followed_writes import FORMER, pipeline_name
 from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta, spec_of_own
 from es_ttc.index.mappings.write_options import WRITES, WriteOptions
@@ -152,8 +152,8 @@ class WriteTargets:
         cache, located = self._locations, {}
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
-                behind = await found_behind(self._engine.as_gateway().protocol(), name)
-            located = {source.index: held for source, held in behind if held is not None and _encodes_now(held)}
+                indices = await Indices.behind(self._engine.as_gateway().protocol(), name)
+            located = {held.source.index: held for held in indices.present if _encodes_now(held)}
         except (EsTtcError, TimeoutError):  # the write itself finds out, in the engine's words
             pass
         except Exception as error:  # noqa: BLE001 - whatever someone has put into `_meta`, the write is forwarded

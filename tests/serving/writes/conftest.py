@@ -11,21 +11,21 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.index.attach import fill_attached
-from es_ttc.index.attach.feature_locations import feature_location
+from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.followed_writes import follow_writes, pipeline_name
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
 from tests.support.gateway import gateway_to
-from tests.support.kept import Kept
+from tests.support.per_engine import PerEngine
 
 NDJSON = {"content-type": "application/x-ndjson"}
 JSON = {"content-type": "application/json"}
 
 
 @dataclass(frozen=True)
-class Place:
+class Servers:
     """An engine and a gateway in front of it."""
 
     engine: str
@@ -38,7 +38,7 @@ async def follow(url: str, name: str, spec: IndexSpec, encode: Any, former: str 
         await create_index(engine, name, spec, IndexOptions(shards=1, replicas=0))
         if former is not None:
             await engine.request("PUT", f"/{name}/_settings", body={"index.final_pipeline": former})
-        await follow_writes(engine, await feature_location(engine, name), encode, enrich=False)
+        await follow_writes(engine, (await Indices.behind(engine, name)).only(), encode, enrich=False)
 
 
 def unfollow(url: str, name: str) -> None:
@@ -58,24 +58,24 @@ def gateway_of(engine: str, encoder: Encoder) -> AbstractContextManager[str]:
 
 
 @pytest.fixture(scope="session")
-def all_places(encoder: Encoder) -> Iterator[Kept[Place]]:
+def all_servers(encoder: Encoder) -> Iterator[PerEngine[Servers]]:
     @contextmanager
-    def place(engine: str) -> Iterator[Place]:
+    def servers(engine: str) -> Iterator[Servers]:
         with gateway_of(engine, encoder) as url:
-            yield Place(engine, url)
+            yield Servers(engine, url)
 
-    with Kept(place) as kept:
-        yield kept
+    with PerEngine(servers) as per_engine:
+        yield per_engine
 
 
 @pytest.fixture
-def place(engine_url: str, all_places: Kept[Place]) -> Place:
-    return all_places.of(engine_url)
+def servers(engine_url: str, all_servers: PerEngine[Servers]) -> Servers:
+    return all_servers.of(engine_url)
 
 
 @pytest.fixture(scope="session")
 def spec(encoder: Encoder) -> IndexSpec:
-    return IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+    return IndexSpec(encoder.identity, max_tokens=64)
 
 
 @pytest.fixture

@@ -28,11 +28,11 @@ def ranks(scores: Float32) -> NDArray[np.int32]:
     return result
 
 
-def reciprocal_rank_fusion(channels: Sequence[Float32]) -> Float32:
-    """Return ``RRF(d) = sum_i 1 / rank_i(d)`` (B.5), ``(q, n)``, without the constant of Cormack et al. (2009)."""
+def reciprocal_rank_fusion(channels: Sequence[Float32], k: int = 0) -> Float32:
+    """Return ``RRF(d) = sum_i 1 / (k + rank_i(d))`` (B.5), ``(q, n)``; Cormack et al. (2009) have a k of 60."""
     fused: Float32 = np.zeros(channels[0].shape, np.float32)
     for channel in channels:
-        fused += np.float32(1) / ranks(channel)
+        fused += np.float32(1) / (k + ranks(channel))
     return fused
 
 
