@@ -113,7 +113,7 @@ class WriteTargets:
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 described = await self._options(name, caller)
-            own = [(index, found) for index, found in described.items() if "mappings" in found]
+            own = [(index, entry) for index, entry in described.items() if "mappings" in entry]
             target = _target_of(name, *own[0]) if len(own) == 1 else WriteTarget()
         except (EngineUnavailable, TimeoutError):  # the write itself finds out, in the engine's words
             return WriteTarget()
