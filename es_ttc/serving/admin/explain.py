@@ -18,8 +18,8 @@ from starlette.responses import Response
 from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
 from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, received, with_callers_errors
-from es_ttc.serving.answer_forms import Form, require_form, require_scores, require_search_answer
-from es_ttc.serving.engine import EngineClient, reason_of, require_complete
+from es_ttc.serving.answer_forms import Form, require_form, require_scores
+from es_ttc.serving.engine import EngineClient, reason_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
@@ -184,7 +184,9 @@ class Explaining:
             {**shared, "query": {"bool": {"filter": [ids], "should": some}}, "size": 1, "_source": False}
             for some in _batches([{"bool": {**clause, "_name": name}} for name, clause in named])
         ]
-        answers = await asyncio.gather(*(_matching(engine, told.index, body) for body in bodies))
+        path = _search_path(told.index)
+        searches = [engine.search_at(path, body, failing=_FAILING, in_own_words=True) for body in bodies]
+        answers = await asyncio.gather(*searches)
         found = answers[0]["hits"]["hits"]
         if not found:
             raise InvalidRequest(f"there is no document [{told.id}] in [{told.index}] that you may read")
@@ -203,7 +205,7 @@ class Explaining:
             above = float(np.nextafter(np.float32(told.first_pass_score), np.float32(np.inf)))
             counted = {"bool": {"must": [query], "filter": [after] if after else []}}
             count = {**shared, "query": counted, "min_score": above, "size": 0, "track_total_hits": True}
-            counts = await _matching(engine, told.index, count)
+            counts = await engine.search_at(path, count, failing=_FAILING, in_own_words=True)
             require_form(counts, {"hits": {"total": {"value": int}}}, _FAILING)
             told.first_pass_rank = counts["hits"]["total"]["value"] + 1
 
@@ -263,14 +265,6 @@ def _leaves(part: Any) -> int:
     if isinstance(part, list):
         return sum(map(_leaves, part))
     return len(part.split()) if isinstance(part, str) else 1
-
-
-async def _matching(engine: EngineClient, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the engine's answer to a search without a section."""
-    found = await engine.json("POST", _search_path(index), body=body, failing=_FAILING, in_own_words=True)
-    answer = require_search_answer(found, _FAILING)
-    require_complete(answer, _FAILING)
-    return answer
 
 
 def _search_path(index: str) -> bytes:

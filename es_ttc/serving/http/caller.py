@@ -1,4 +1,4 @@
-"""Who asks: the headers that are forwarded, media types, the context of calls in a caller's name.
+"""Who asks: the headers that are forwarded, media types, and the context of calls in a caller's name.
 
 A client of Elasticsearch 9 sends `application/vnd.elasticsearch+json;compatible-with=9`. OpenSearch accepts none of
 these types, and Elasticsearch 8 only `compatible-with=8` and 7.
@@ -26,7 +26,6 @@ _HOP_BY_HOP = frozenset(
 )  # fmt: skip
 _NOT_FORWARDED = frozenset({b"host", b"expect"})
 _OF_THE_BODY = frozenset({b"content-length", b"content-encoding", b"content-type", b"accept", b"accept-encoding"})
-CREDENTIALS = frozenset({b"authorization", b"cookie", b"es-security-runas-user", b"x-proxy-user", b"x-proxy-roles"})
 _NOT_RIGHTS = frozenset(
     {
         b"baggage", b"cf-ray", b"sentry-trace", b"traceparent", b"tracestate", b"user-agent", b"x-amzn-trace-id",

@@ -1,4 +1,4 @@
-"""Limits of each caller's requests."""
+"""Limits of what each caller may have answered at a time, and rescored per second."""
 
 import math
 import time
@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 from es_ttc.common.caches import LruCache
 from es_ttc.errors import TooManyRequests
-from es_ttc.serving.http.caller import CREDENTIALS, CallerKeys
+from es_ttc.serving.http.caller import CallerKeys
 from es_ttc.serving.http.raw_request import RawRequest
 
+_CREDENTIALS = frozenset({b"authorization", b"cookie", b"es-security-runas-user", b"x-proxy-user", b"x-proxy-roles"})
 _MAX_CALLERS = 10_000
 
 
@@ -69,5 +70,5 @@ class CallerLimits:
         self._allowances.put(key, (left - count, now))
 
     def _key(self, incoming: RawRequest) -> bytes:
-        credentials = [pair for pair in incoming.headers if pair[0] in CREDENTIALS]
+        credentials = [pair for pair in incoming.headers if pair[0] in _CREDENTIALS]
         return self._keys.of(credentials, b"" if credentials else incoming.client.encode())

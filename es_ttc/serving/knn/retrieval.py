@@ -185,7 +185,7 @@ class _Retrieval:
 
     async def _search(self, method: Retriever[Any], query: Query, target: KnnTarget, deadline: Deadline) -> _Outcome:
         clause = self._clause
-        options = KnnOptions(num_candidates=clause.num_candidates or 0, further=clause.of_each_search(self._product))
+        options = KnnOptions(num_candidates=clause.num_candidates or 0, keys=clause.of_each_search(self._product))
         details = clause.section is not None and bool(clause.section.detail)
         search = RetrieverSearch(self._gateway, target, options, deadline, details=details)
         filters = clause.filters if target.indices.sides or not target.with_ids else ()
