@@ -122,7 +122,7 @@ async def submitted(place: Workplace) -> str:
     async with connected(settings_of(place.engine)) as engine:
         await make_enriched(engine, place.index, COUNT)
         request = JobRequest(index=place.index, tau=0.5, lanes=2)
-        return (await submission.submit(engine, place.settings, request)).job.id
+        return (await submission.submit_job(engine, place.settings, request)).job.id
 
 
 async def worked_until(place: Workplace, job: str, enough: Callable[[JobStatus[Any]], bool]) -> JobStatus[Any]:

@@ -39,11 +39,11 @@ from es_ttc.errors import EncoderError, EngineError, InvalidRequest
 from es_ttc.index.ingest import DeadLetterFile, IngestOptions, IngestResult, Inputs, compose, open_source
 from es_ttc.index.ingest import ingest as ingest_documents
 from es_ttc.index.ingest.bulk import BatchLimits
-from es_ttc.index.ingest.checkpoint import Checkpoint, IngestRunKey, fingerprints
+from es_ttc.index.ingest.checkpoint import IngestCheckpoint, IngestRunKey, fingerprints
 from es_ttc.index.ingest.columns import ColumnType, parse_types
 from es_ttc.index.ingest.encode_parts import EncodeProcesses
-from es_ttc.index.ingest.pipeline import Report
-from es_ttc.index.ingest.proposal import describe, propose
+from es_ttc.index.ingest.pipeline import ReportIngest
+from es_ttc.index.ingest.proposal import describe, propose_fields
 from es_ttc.index.ingest.readers import Csv, Record, count_records
 from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
 from es_ttc.index.mappings.contents import stored_bytes
@@ -313,7 +313,7 @@ def _with_proposal(request: IngestCommand, documents: Sequence[Mapping[str, Any]
     empty = [name for name in DEFAULT_FIELDS if not any(_has_text(document, [name]) for document in documents)]
     if request.text_fields is not None or "text" not in empty or not documents:
         return request
-    proposal = propose(documents)
+    proposal = propose_fields(documents)
     if set(proposal.text_fields) <= set(DEFAULT_FIELDS):
         return request  # without any, the check that follows names the fields that there are
     chosen = replace(request.options, id_field=request.options.id_field or proposal.id_field)
@@ -341,23 +341,23 @@ def _no_text(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str])
     return f"none of the first {len(documents)} documents has text in {fields} (they have {','.join(present)})"
 
 
-def _checkpoint(index: Index, request: IngestCommand, encoder: Encoder) -> tuple[str, Checkpoint | None]:
+def _checkpoint(index: Index, request: IngestCommand, encoder: Encoder) -> tuple[str, IngestCheckpoint | None]:
     """Return the run's id, and the checkpoint to resume or to begin; none for standard input."""
     run = uuid.uuid4().hex
     inputs = fingerprints(request.files)
     if inputs is None:
         return run, None
     job = IngestRunKey(index.index, index.uuid, encoder.identity.key, request.options.id_field, inputs)
-    checkpoint = Checkpoint.load(request.checkpoint, job) if request.resume else None
+    checkpoint = IngestCheckpoint.load(request.checkpoint, job) if request.resume else None
     if checkpoint is None:
         if request.resume:
             click.echo("there is no unfinished run to resume: reading from the start", err=True)
-        checkpoint = Checkpoint(request.checkpoint, run, job)
+        checkpoint = IngestCheckpoint(request.checkpoint, run, job)
     checkpoint.save(checkpoint.position)
     return checkpoint.run, checkpoint
 
 
-def _reporter(bar: Progress) -> Report:
+def _reporter(bar: Progress) -> ReportIngest:
     """Return the function that updates the bar; the total is estimated from the share of the input that was read."""
     task = bar.add_task("documents", total=None)
 

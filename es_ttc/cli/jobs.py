@@ -105,7 +105,7 @@ def submit(
                 LlmFailure.MALFORMED,
             )
         return
-    status = _run(engine, lambda client, settings: submission.submit(client, settings, request))
+    status = _run(engine, lambda client, settings: submission.submit_job(client, settings, request))
     waits = f"\nit waits for job {status.waits_for} on the same index" if status.waits_for else ""
     text = (
         f"submitted job {status.job.id}: {status.job.total:,} documents of [{status.job.index}]{waits}\n"

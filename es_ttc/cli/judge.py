@@ -23,7 +23,7 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.judge_pool import grade_by_llm, make_pools
 from es_ttc.cli.judged import interval_text, read_judged, with_llm_flag
-from es_ttc.cli.model_options import FILE, CommandGroup, command
+from es_ttc.cli.model_options import FILE_PATH, CommandGroup, command
 from es_ttc.cli.options import NamesType, params_option
 from es_ttc.cli.search import GatewayOptions
 from es_ttc.cli.tables import table
@@ -76,7 +76,7 @@ def judge() -> None:
 )
 def pool(
     index: Annotated[str, index_argument],
-    file: Annotated[Path | None, FILE, "[QUERIES]"] = None,
+    file: Annotated[Path | None, FILE_PATH, "[QUERIES]"] = None,
     /,
     *,
     texts: Annotated[tuple[str, ...], "--query TEXT", "A query; may be given several times."] = (),
@@ -208,7 +208,7 @@ def import_(
     queries_file: Annotated[
         Path | None,
         "--queries",
-        FILE,
+        FILE_PATH,
         "Texts of the queries, for TREC forms, whose files have ids alone: JSON objects with `_id` and `text`. "
         "Queries that are pooled already are known.",
     ] = None,
@@ -233,7 +233,7 @@ def import_(
             unknown = await store.unknown({name for one in changed for run in one.runs for name in run})
             await store.put_pools(changed)
             return {"index": index, "queries": len(changed), "unknown_documents": sorted(unknown), "runs": True}
-        judged = formats.read(Format(form), path, known, split=split, highest=highest)
+        judged = formats.read_judgements(Format(form), path, known, split=split, highest=highest)
         unknown = await store.unknown(documents := judged.documents)
         judged = judged.without(unknown)
         if not judged.qrels:

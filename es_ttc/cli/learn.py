@@ -13,16 +13,17 @@ from rich.markup import escape
 from es_ttc.cli import tables
 from es_ttc.cli.common import AsJson, EncoderOptions, EngineUrl, print_json, print_result, require_packages
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.judged import SEED, interval_text, load_judged, told_of_file, with_llm_flag
-from es_ttc.cli.model_options import FILE, FOLDER, command
+from es_ttc.cli.judged import interval_text, load_judged, told_of_file, with_llm_flag
+from es_ttc.cli.model_options import FILE_PATH, FOLDER_PATH, command
 from es_ttc.cli.search import encoder_of_index
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.lab.evaluation.bootstrap import SEED
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.report import require_writable
+from es_ttc.lab.learning.evaluation import MIN_CLICKED, evaluation_of_trial
 from es_ttc.lab.learning.query_log import QueryLog, read_log
 from es_ttc.lab.learning.teachers import TEACHERS, require_scoring
-from es_ttc.lab.learning.verdict import MIN_CLICKED, verdict_of_trial
 from es_ttc.lab.ranking.index_pools import IndexSource
 from es_ttc.lab.training.artefact import require_free
 from es_ttc.reranking.rerankers.base import RerankerError
@@ -30,7 +31,7 @@ from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from es_ttc.lab.learning.session import Learned
+    from es_ttc.lab.learning.session import LearnedAdapter
 
 _SHOWN = 10
 
@@ -46,7 +47,7 @@ class LearnOptions(EncoderOptions):
         "Query log: one query per line, CSV or TSV with a column `query`, JSON, or UBI's searches and events; "
         ".gz too. Default: the judged queries of the index alone.",
     ] = None
-    out: Annotated[Path, "--out FOLDER", FOLDER, "Folder for the adapter."]
+    out: Annotated[Path, "--out FOLDER", FOLDER_PATH, "Folder for the adapter."]
     teachers: Annotated[
         tuple[Literal["judgements", "clicks", "reranker", "blend"], ...],
         "--teacher",
@@ -95,7 +96,7 @@ def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
     out, reranker = options.out, options.reranker
     if "reranker" in options.teachers and reranker is None:
         raise click.UsageError("--teacher reranker needs --reranker NAME")
-    from es_ttc.lab.learning.session import Lesson, learn_from, write
+    from es_ttc.lab.learning.session import TrainingData, learn_from, write_adapter
 
     require_free(out)
     require_writable(file=out)
@@ -112,20 +113,20 @@ def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
             "maps both kinds: attach the index with one encoder"
         )
     clicks = {} if logged is None else logged.clicks
-    lesson = Lesson(queries, clicks, options.teachers or TEACHERS, reranker, options.pairs, SEED)
+    data = TrainingData(queries, clicks, options.teachers or TEACHERS, reranker, options.pairs, SEED)
     keep = out.with_name(f"{out.name}.unfinished")
     try:
         with interruptible(), stages(name) as progress:
-            found = learn_from(lesson, IndexSource(name, settings, lambda _spec: base), base.identity, keep, progress)
+            found = learn_from(data, IndexSource(name, settings, lambda _spec: base), base.identity, keep, progress)
     except (KeyboardInterrupt, EngineError, RerankerError):
         click.echo(f"es-ttc: not finished; the same command goes on, from [{keep}]", err=True)
         raise
     except InvalidRequest:
         shutil.rmtree(keep, ignore_errors=True)
         raise
-    written = found.verdict.clear or options.force
+    written = found.evaluation.clear or options.force
     if written:
-        write(out, found, base_name=settings.encoder, base=base.identity, cache_dir=settings.cache_dir)
+        write_adapter(out, found, base_name=settings.encoder, base=base.identity, cache_dir=settings.cache_dir)
     shutil.rmtree(keep)
     if as_json:
         print_json({"index": name, "folder": str(out), **found.as_dict()})
@@ -136,7 +137,7 @@ def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
                 "serve it: put this into es-ttc.toml, and start `es-ttc serve` again; take it out to go back\n\n"
                 f'[query_adapters]\n"{name}" = "{out.resolve()}"'
             )
-    told_of_file(out, clear=found.verdict.clear, force=options.force, what="adapter", default="the encoder alone")
+    told_of_file(out, clear=found.evaluation.clear, force=options.force, what="adapter", default="the encoder alone")
 
 
 def _told_of_log(log: QueryLog, most: int) -> QueryLog:
@@ -162,35 +163,36 @@ def _queries(name: str, settings: GatewaySettings, log: QueryLog | None, most: i
     return replace(judged, queries={text: text for text in qrels}, qrels=qrels)
 
 
-def _show(name: str, found: "Learned") -> None:
-    verdict = found.verdict
+def _show(name: str, found: "LearnedAdapter") -> None:
+    evaluation = found.evaluation
     taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.adapters.taught.items())
     console = tables.heading(f"{name}: {len(found.pools):,} queries ({taught})")
     compared = [
-        ("blend, by judgements", verdict.blend),
-        ("vectors alone, by judgements", verdict.dense),
-        ("blend, by clicks", verdict.clicked),
-        ("vectors alone, agreement with blend", verdict.agreement),
+        ("blend, by judgements", evaluation.blend),
+        ("vectors alone, by judgements", evaluation.dense),
+        ("blend, by clicks", evaluation.clicked),
+        ("vectors alone, agreement with blend", evaluation.agreement),
     ]
     rows = [(what, interval_text(one), one.record) for what, one in compared if one is not None]
     columns = ("nDCG@10 of queries that were not learned from", "difference (95 % interval)", "won/tied/lost")
     console.print(tables.table(columns, rows))
-    console.print(f"{verdict.new_hits:.0%} of blend's first ten documents are new", highlight=False)
-    moved = [change for change in verdict.changes if change.before[:3] != change.after[:3]][:_SHOWN]
+    console.print(f"{evaluation.new_hits:.0%} of blend's first ten documents are new", highlight=False)
+    moved = [change for change in evaluation.changes if change.before[:3] != change.after[:3]][:_SHOWN]
     shown = [(escape(one.query), escape(", ".join(one.before[:3])), escape(", ".join(one.after[:3]))) for one in moved]
     if shown:
         console.print(tables.table(("query", "first three before", "after"), shown))
-    clicked = len(found.lesson.clicks) if "clicks" in found.lesson.teachers else 0
+    clicked = len(found.data.clicks) if "clicks" in found.data.teachers else 0
     if clicked and not {"clicks", "judgements"} & {*found.adapters.taught}:
         click.echo(
             f"note: {clicked:,} queries have clicks, and none teaches: a click must name the `_id` of a document of "
             f"[{name}], and a query needs two on the first hit or one further down",
             err=True,
         )
-    if verdict.blend is None and verdict.clicked is None:
+    if evaluation.blend is None and evaluation.clicked is None:
         click.echo(
-            f"note: {verdict.judged} queries are judged and few have clicks, so nothing proves that users see better "
-            f"hits: judge some (`es-ttc judge pool {name}`), or write it with --force for a trial (`es-ttc trial`)",
+            f"note: {evaluation.judged} queries are judged and few have clicks, so nothing proves that users see "
+            f"better hits: judge some (`es-ttc judge pool {name}`), or write it with --force for a trial (`es-ttc "
+            "trial`)",
             err=True,
         )
 
@@ -198,11 +200,11 @@ def _show(name: str, found: "Learned") -> None:
 @command("es-ttc trial shop trial.jsonl --clicks ubi.jsonl")
 def trial(
     name: str,
-    file: Annotated[Path, FILE],
+    file: Annotated[Path, FILE_PATH],
     /,
     *,
     clicks: Annotated[
-        Path, "--clicks FILE", FILE, "Log with the clicks, in a form that `es-ttc learn --queries` reads."
+        Path, "--clicks FILE", FILE_PATH, "Log with the clicks, in a form that `es-ttc learn --queries` reads."
     ],
     as_json: AsJson,
 ) -> None:
@@ -211,7 +213,7 @@ def trial(
     FILE is that of the gateway's setting `trial_log`: for each search of the trial it says which ranking has put each
     hit there. A query counts once, with the share of its clicks that are on the adapter's hits.
     """
-    found = verdict_of_trial(file, name, read_log(clicks, weight=lambda _position: 1.0).clicks)
+    found = evaluation_of_trial(file, name, read_log(clicks, weight=lambda _position: 1.0).clicks)
     told = [f"{name}: {found.searches:,} searches of {found.queries:,} queries, {found.clicked:,} of them clicked"]
     if found.shares is None:
         told.append(f"no verdict: [{MIN_CLICKED}] clicked queries are needed")

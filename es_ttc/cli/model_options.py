@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 _MAX_EXAMPLE = 73  # characters of a line of an example, beside its indentation and a backslash
 MAX_SENTENCE = 300
-ARGUMENTS = "es_ttc.arguments"  # key of a command's arguments in the context's `meta`
+ARGUMENTS_KEY = "es_ttc.arguments"  # key of a command's arguments in the context's `meta`
 
 
 def model_options(
@@ -83,7 +83,7 @@ class ModelCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments."""
-        ctx.meta[ARGUMENTS] = list(args)
+        ctx.meta[ARGUMENTS_KEY] = list(args)
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -157,8 +157,8 @@ def bounds(metadata: list[Any]) -> dict[str, Any]:
     return limits
 
 
-FILE = click.Path(dir_okay=False, path_type=Path)
-FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE_PATH = click.Path(dir_okay=False, path_type=Path)
+FOLDER_PATH = click.Path(file_okay=False, path_type=Path)
 
 
 def command(

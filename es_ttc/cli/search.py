@@ -101,13 +101,17 @@ def search(
         target = await SearchTarget.of(client, name, fields)
         await searching.require_compared_fields(target, asked)
         counted = await searching.facets_of(target, asked, facets) if facets else {}
-        rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
+        rankings = (
+            await searching.compare_methods(target, asked)
+            if beside
+            else [await searching.search_by_method(target, asked)]
+        )
         return rankings, counted
 
     with stderr.status("searching"):
         rankings, counted = through.run(lambda settings: encoder_of_index(settings, name), ask)
     if as_json:
-        print_json(as_dict(name, asked, rankings) | ({"facets": counted} if facets else {}))
+        print_json(rankings_as_dict(name, asked, rankings) | ({"facets": counted} if facets else {}))
         return
     stdout.print(answer(rankings, size))
     for field, values in counted.items():
@@ -123,7 +127,7 @@ def encoder_of_index(settings: Settings, name: str) -> Encoder:
     return encoder
 
 
-def as_dict(name: str, asked: CliQuery, rankings: Sequence[ShownRanking]) -> dict[str, Any]:
+def rankings_as_dict(name: str, asked: CliQuery, rankings: Sequence[ShownRanking]) -> dict[str, Any]:
     """Return rankings JSON-ready; beside others, every hit has its rank in the first of them too."""
     before = rankings[0].ranks() if len(rankings) > 1 else None
     return {

@@ -16,7 +16,7 @@ import orjson
 from pydantic import Field
 
 from es_ttc.cli.common import AsJson, EngineUrl, engine_flag, given, print_json, sample_documents, unread_languages
-from es_ttc.cli.model_options import FILE, command, flags, model_options
+from es_ttc.cli.model_options import FILE_PATH, command, flags, model_options
 from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.encoders.registry import require_known
 from es_ttc.engine.connect import connected
@@ -69,7 +69,7 @@ def serve(
     ] = (),
     tuned: Annotated[
         tuple[Path, ...],
-        FILE,
+        FILE_PATH,
         "File of one method's parameters, written by `es-ttc tune`, for requests that give none; or of an index's "
         "relevance, written by `es-ttc calibrate relevance`. May be given several times.",
     ] = (),

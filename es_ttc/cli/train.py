@@ -84,7 +84,7 @@ def _train(
     start: Path | None = None,
 ) -> None:
     require_packages("training", ("torch",), "train")
-    from es_ttc.lab.training.session import TrainingRequest, run
+    from es_ttc.lab.training.session import TrainingRequest, run_training
 
     if ("l1" in chosen) != ("l2" in chosen):
         raise click.UsageError("--l1 and --l2 go together: give both or neither")
@@ -95,7 +95,7 @@ def _train(
     with interruptible():
         loaded = cached_encoder(settings)
         with stages(data[0].name) as progress, progress_bar() as bar:
-            found = run(
+            found = run_training(
                 request,
                 settings.encoder,
                 loaded,
@@ -116,13 +116,15 @@ def _train_late(
     out: Path, backbone: str, queries: int | None, resume: bool, as_json: bool,
 ) -> None:  # fmt: skip
     require_packages("training", ("torch", "sentence_transformers"), "train")
-    from es_ttc.lab.training.late.session import LateRequest, run
+    from es_ttc.lab.training.late.session import LateRequest, run_late_training
 
     [folder] = data
     options = model(**chosen, queries=queries)
     request = LateRequest(folder, backbone, out, options, loop, resume=resume)
     with interruptible(), stages(folder.name) as progress, progress_bar() as bar:
-        found = run(request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs))
+        found = run_late_training(
+            request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs)
+        )
     told = _as_dict(out, found.encoder, found.course)
     print_result(told, lambda: _show_late(folder, out, found, options.metric), as_json=as_json)
 

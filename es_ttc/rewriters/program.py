@@ -37,7 +37,7 @@ class RetrievalProgram:
     excluded: tuple[str, ...] = ()  # phrases of documents that are not wanted
 
 
-SCHEMA = JsonSchema(
+PROGRAM_SCHEMA = JsonSchema(
     "program",
     {
         "type": "object",

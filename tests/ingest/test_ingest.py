@@ -18,9 +18,17 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderMismatch, EngineError, InvalidRequest
-from es_ttc.index.ingest import DeadLetterList, Documents, IngestOptions, IngestResult, Inputs, encode_documents, ingest
+from es_ttc.index.ingest import (
+    DeadLetterList,
+    Documents,
+    IngestOptions,
+    IngestResult,
+    Inputs,
+    encode_documents,
+    ingest,
+)
 from es_ttc.index.ingest.bulk import BatchLimits
-from es_ttc.index.ingest.checkpoint import Checkpoint, IngestRunKey
+from es_ttc.index.ingest.checkpoint import IngestCheckpoint, IngestRunKey
 from es_ttc.index.mappings.calibration import calibrate
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.index import create_index, resolve_index
@@ -249,7 +257,7 @@ async def test_one_that_is_cancelled_while_it_skips_what_is_done_ends_its_thread
                 loop.call_soon_threadsafe(skipping.set)
             yield {"_id": "1", "text": "one"}
 
-    checkpoint = Checkpoint(tmp_path / "checkpoint", "run-1", IngestRunKey("x", "uuid", "m", None, ()), endless)
+    checkpoint = IngestCheckpoint(tmp_path / "checkpoint", "run-1", IngestRunKey("x", "uuid", "m", None, ()), endless)
     inputs, letters = Inputs([Documents(documents())]), DeadLetterList()
     task = asyncio.create_task(ingest(engine, index, inputs, encoder, dead_letters=letters, checkpoint=checkpoint))
     await skipping.wait()

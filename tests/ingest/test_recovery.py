@@ -174,7 +174,7 @@ class Cluster:
         made.settings = lambda: settings
         name = f"{self._name}-{part}"
         spec = NodeSpec(CACHE, name, 0, data_folder(name), heap="512m", owned=True, short_lived=True)
-        return process.start(spec, distribution=made)
+        return process.start_node(spec, distribution=made)
 
 
 @pytest.fixture(scope="module", params=PRODUCTS)

@@ -18,7 +18,7 @@ from es_ttc.encoders import CachedEncoder
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands, encoding_turn, submission
-from es_ttc.enrichment.jobs.app import prepare
+from es_ttc.enrichment.jobs.app import prepare_jobs
 from es_ttc.enrichment.jobs.encoding_turn import LoadedEncoders, take_encoding_turn
 from es_ttc.enrichment.jobs.enrichment_turn import take_turn
 from es_ttc.enrichment.jobs.enrichment_work import is_continuous_due
@@ -31,7 +31,7 @@ from es_ttc.enrichment.jobs.turn import TurnEnd
 from es_ttc.enrichment.proposals import relevance
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.followed_writes import delete_pipeline
+from es_ttc.index.attach.followed_writes import delete_follow_pipeline
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.mappings.enrichment import add_enrichment
@@ -669,7 +669,7 @@ async def test_the_next_index_is_enriched_too(
             await engine.refresh(second)
             assert await engine.count(second, {"match": {"ttc.enrichment": "flood"}}) == 1
             await engine.delete_index(first.index)
-            await delete_pipeline(engine, first.index)
+            await delete_follow_pipeline(engine, first.index)
             add("a cat")  # the pipeline of the first index is not needed
             assert [job.index for job in await start_next(store, jobs)] == [second]
             assert (await store.enrichment.get(f"enrich-{first.index}")).status == "cancelled"
@@ -721,11 +721,11 @@ async def test_records_that_are_deleted_under_a_worker_do_not_come_back(
     # One that an earlier release has made again is named, and the command that makes the job repairs it.
     await engine.request("PUT", f"/{settings.jobs_index}/_doc/lease", body={"kind": "lease", "of": job.id})
     with pytest.raises(InvalidRequest, match="has not the mapping"):
-        await prepare(settings)
+        await prepare_jobs(settings)
     with pytest.raises(InvalidRequest, match="has not the mapping"):
         await commands.listed(engine, settings, ())
     await follow(engine, settings, index_name, "later")
-    await prepare(settings)
+    await prepare_jobs(settings)
     async with following(engine, settings, index_name, encoder):
         assert {state for _, state in (await settled(engine, settings, index_name)).values()} == {"ready"}
     await engine.request("PUT", f"/{settings.jobs_index}-2/_doc/x", body={"job": {"id": "someone's"}})
@@ -766,7 +766,7 @@ async def test_workers_load_the_encoder_of_the_features_unless_another_is_chosen
     target: Any = SimpleNamespace(spec=spec)
     for settings in (Settings(cache_dir=tmp_path), Settings(cache_dir=tmp_path, encoder="minilm")):
         LoadedEncoders(settings, load).of(spec.encoder)
-        await relevance.relevance_of(plan, target, settings)
+        await relevance.phrase_relevance(plan, target, settings)
     assert names == [None, None, "minilm", "minilm"]
 
 

@@ -107,7 +107,9 @@ async def test_a_job_survives_everything(own_node: OwnNode, index_name: str, tmp
     await make_index(engine, index_name, EVERYTHING)
     with model_process(tmp_path) as (model, fault, _):
         place = Workplace(own_node.url, index_name, model, tmp_path)
-        job = (await submission.submit(engine, place.settings, JobRequest(index=index_name, tau=0.5, lanes=4))).job.id
+        job = (
+            await submission.submit_job(engine, place.settings, JobRequest(index=index_name, tau=0.5, lanes=4))
+        ).job.id
         await engine.close()
         await asyncio.to_thread(fault.write_text, "slow")  # or all is done before the last of them
         worker = await asyncio.to_thread(Worker, place)
@@ -181,7 +183,7 @@ async def test_more_documents_than_a_search_returns_are_counted(
     await make_index(engine, index_name, 10_500)
     with model_process(tmp_path) as (model, _, __):
         settings = Workplace(engine_url, index_name, model, tmp_path).settings
-        submitted = await submission.submit(engine, settings, JobRequest(index=index_name))
+        submitted = await submission.submit_job(engine, settings, JobRequest(index=index_name))
         [shown] = await commands.listed(engine, settings)
     assert (submitted.job.total, shown.progress.pending) == (10_500, 10_500)
 

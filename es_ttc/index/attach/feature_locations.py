@@ -8,7 +8,7 @@ from typing import Self
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.fill import FillResult, Report, fill
+from es_ttc.index.attach.fill import FillResult, ReportFill, fill
 from es_ttc.index.attach.own_index import OwnIndexTarget
 from es_ttc.index.attach.side_index import SideIndexTarget
 from es_ttc.index.attach.source_checks import require_readable
@@ -128,14 +128,14 @@ async def failures(engine: Engine, index: str) -> dict[str, str]:
 
 
 async def fill_attached(
-    engine: Engine, name: str, encoder: Encoder, *, everything: bool = False, report: Report | None = None
+    engine: Engine, name: str, encoder: Encoder, *, everything: bool = False, report: ReportFill | None = None
 ) -> list[FillResult]:
     """Update the features of every index behind a name, one after the other."""
     return await fill_indices(engine, await Indices.behind(engine, name), encoder, everything=everything, report=report)
 
 
 async def fill_indices(
-    engine: Engine, indices: Indices, encoder: Encoder, *, everything: bool = False, report: Report | None = None
+    engine: Engine, indices: Indices, encoder: Encoder, *, everything: bool = False, report: ReportFill | None = None
 ) -> list[FillResult]:
     """Update the features of indices; see :func:`fill_attached`."""
     filled = []

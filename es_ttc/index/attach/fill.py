@@ -15,10 +15,16 @@ from typing import Any
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
-from es_ttc.index.attach.source import DocumentVersion, TextReader, count_between, settled_writes, versions_between
+from es_ttc.index.attach.source import (
+    DocumentVersion,
+    SourceTextReader,
+    count_between,
+    settled_writes,
+    versions_between,
+)
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, Target, WriteKind
-from es_ttc.index.ingest.compose import Span, compose, content_hash
-from es_ttc.index.ingest.encode import encode_apart, feature_fields, features_of
+from es_ttc.index.ingest.compose import FieldSpan, compose, content_hash
+from es_ttc.index.ingest.encode import document_features, encode_apart, feature_fields
 from es_ttc.index.ingest.failures import cause_of
 from es_ttc.index.mappings.attached import FAILED
 from es_ttc.index.mappings.fields import EMPTY, READY
@@ -53,7 +59,7 @@ class FillResult:
     unmarked: list[str] = field(default_factory=list)
 
 
-Report = Callable[[FillResult], None]  # called repeatedly with the present counts
+ReportFill = Callable[[FillResult], None]  # called repeatedly with the present counts
 
 
 async def fill(
@@ -63,7 +69,7 @@ async def fill(
     encoder: Encoder,
     *,
     everything: bool = False,
-    report: Report | None = None,
+    report: ReportFill | None = None,
 ) -> FillResult:
     """Update the features of a source index; `everything` also checks documents before the checkpoint, and failed ones.
 
@@ -94,7 +100,7 @@ class _FillRun:
     source: Index
     target: Target
     encoder: Encoder
-    report: Report | None
+    report: ReportFill | None
     everything: bool
     reached: dict[int, int] = field(default_factory=dict)
     checkpoint: dict[int, int] = field(default_factory=dict)
@@ -104,7 +110,7 @@ class _FillRun:
 
     def __post_init__(self) -> None:
         self.outcome = FillResult(self.source.index)
-        self.texts = TextReader(self.engine, self.source.index, self.target.spec.text_fields)
+        self.texts = SourceTextReader(self.engine, self.source.index, self.target.spec.text_fields)
 
     async def run(self) -> FillResult:
         self.started = self.saved = time.monotonic()
@@ -290,7 +296,7 @@ def encode_items(
 ) -> list[FeatureWrite]:
     """Return the writes for documents, with the features of those whose text has changed."""
     items: list[FeatureWrite] = []
-    changed: list[tuple[DocumentVersion, FeatureVersion | None, str, tuple[Span, ...], str]] = []
+    changed: list[tuple[DocumentVersion, FeatureVersion | None, str, tuple[FieldSpan, ...], str]] = []
     for version, mark, document in documents:
         try:
             text, spans = compose(document, spec.text_fields)
@@ -305,7 +311,7 @@ def encode_items(
     done, refused = encode_apart([(text, spans) for _, _, text, spans, _ in changed], spec, encoder)
     for part, encoded in done:
         some = changed[part.start : part.stop]
-        features = features_of(encoded, [spans for *_, spans, _ in some], [digest for *_, digest in some], spec)
+        features = document_features(encoded, [spans for *_, spans, _ in some], [digest for *_, digest in some], spec)
         items += [
             FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec))
             for (version, mark, *_), own in zip(some, features, strict=True)

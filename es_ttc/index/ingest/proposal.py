@@ -37,7 +37,7 @@ class Proposal:
         return named if self.id_field is None else f"{named} --id-field {self.id_field}"
 
 
-def propose(documents: Sequence[Mapping[str, Any]]) -> Proposal:
+def propose_fields(documents: Sequence[Mapping[str, Any]]) -> Proposal:
     """Return a proposal from some documents; the more they are, the better it tells labels from texts."""
     values = _values(documents)
     words = {name: _mean_words(found) for name, found in values.items()}

@@ -15,7 +15,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
 from es_ttc.index.mappings.index import resolve_index
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
-from es_ttc.index.mappings.write_options import KEY, WriteOptions
+from es_ttc.index.mappings.write_options import WRITE_KEY, WriteOptions
 
 PROCESSOR = "ttc"
 OnError = Literal["pending", "fail"]
@@ -48,7 +48,7 @@ def following_processor(spec: IndexSpec, options: WriteOptions) -> dict[str, Any
 
 async def check_processor(engine: Engine, step: Mapping[str, Any]) -> None:
     """Check that the engine has the processor and accepts its options; it has a key, so the gateway is not asked."""
-    document = {"_source": {ROOT: {KEY.removeprefix(f"{ROOT}."): step[PROCESSOR]["key"]}}}
+    document = {"_source": {ROOT: {WRITE_KEY.removeprefix(f"{ROOT}."): step[PROCESSOR]["key"]}}}
     body = {"pipeline": {"processors": [step]}, "docs": [document]}
     try:
         await engine.request("POST", "/_ingest/pipeline/_simulate", body=body)

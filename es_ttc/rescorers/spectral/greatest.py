@@ -120,7 +120,7 @@ def _compiled_alike(
     beyond = scales[int(identity) :]
     smoothing = beyond[: len(beyond) - int(mean)]
     # Transforms of one size side by side, and equal lengths, so that spectra are read from the cache.
-    table = window.Table(
+    table = window.WindowTable(
         tokens,
         norms,
         beyond,

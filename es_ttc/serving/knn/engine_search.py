@@ -22,7 +22,7 @@ import numpy as np
 from es_ttc.engine.versions import Product, oldest_versions
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.fields import FEATURES
-from es_ttc.index.mappings.queries import MAX_CANDIDATES
+from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors, together
@@ -144,12 +144,12 @@ class EngineSearch:
     ) -> list[NearestDocuments]:
         """Find the documents nearest to each of some vectors; see :class:`es_ttc.retrievers.base.Search`."""
         self._dims = vectors.shape[1]
-        k = min(k, MAX_CANDIDATES)
+        k = min(k, MAX_KNN_CANDIDATES)
         clause, product = self._clause, self._context.product
         requested = max(num_candidates or 0, clause.num_candidates or 0)
 
         def body(vector: Float32, count: int, filters: Sequence[Any]) -> Body:
-            candidates = min(MAX_CANDIDATES, max(count, requested)) if requested else None
+            candidates = min(MAX_KNN_CANDIDATES, max(count, requested)) if requested else None
             return search_body(
                 product, vector, count, filters, options=clause.of_each_search(product), among=among,
                 num_candidates=candidates, exact=exact,
@@ -297,7 +297,7 @@ class SideIndexSearch(EngineSearch):
     async def _in_side_index(self, side: SideIndex, body: MakeBody, count: int) -> tuple[NearestDocuments, bool]:
         """Search one side index; see :func:`until_k`."""
         filters: list[Any] = []
-        most = MAX_CANDIDATES
+        most = MAX_KNN_CANDIDATES
         if side.filter_first(count):
             matching = await self._all_matching(side)
             if not matching:
@@ -344,7 +344,7 @@ class SideIndexSearch(EngineSearch):
         if found is None:
             ids = sorted({identifier for identifier, _ in marks})
             routed = any(routing is not None for _, routing in marks)  # then several documents may have one id
-            size = MAX_CANDIDATES if routed else len(ids)
+            size = MAX_KNN_CANDIDATES if routed else len(ids)
             found = await self._search_source(side, [{"ids": {"values": ids}}], size)
         return [found[document] for document in marks if document in found]
 
@@ -378,13 +378,13 @@ class SideIndexSearch(EngineSearch):
 
 async def until_k(find: Find, k: int, *, first: int) -> NearestDocuments:
     """Return neighbours that may be returned to the caller; request more until there are k, at most 10,000."""
-    count = min(first, MAX_CANDIDATES)
+    count = min(first, MAX_KNN_CANDIDATES)
     while True:
         found, exhausted = await find(count)
         complete = len(found.documents) >= k or exhausted
-        if complete or count >= MAX_CANDIDATES:
+        if complete or count >= MAX_KNN_CANDIDATES:
             return replace(found, complete=complete)
-        count = min(_FURTHER * count, MAX_CANDIDATES)
+        count = min(_FURTHER * count, MAX_KNN_CANDIDATES)
 
 
 def neighbours(numbers: Sequence[int], scores: Sequence[float | None]) -> NearestDocuments:

@@ -19,10 +19,10 @@ import orjson
 from es_ttc.common import exact_numbers
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.ingest.compose import Span, compose, content_hash, document_hash, document_json
-from es_ttc.index.ingest.encode import encode_apart, feature_fields, features_of
+from es_ttc.index.ingest.compose import FieldSpan, compose, content_hash, document_hash, document_json
+from es_ttc.index.ingest.encode import document_features, encode_apart, feature_fields
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
-from es_ttc.index.mappings.write_options import KEY
+from es_ttc.index.mappings.write_options import WRITE_KEY
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.logs import log
 from es_ttc.serving.pool import work_of
@@ -57,7 +57,7 @@ class Pending(StrEnum):
 
 class _Prepared(NamedTuple):
     text: str
-    spans: Sequence[Span]
+    spans: Sequence[FieldSpan]
     hash: str
     digest: str
     empty: bool
@@ -71,9 +71,9 @@ def with_features(lines: Sequence[bytes], spec: IndexSpec, key: str, encoder: En
     done, _ = encode_apart([(one.text, one.spans) for _, one in usable], spec, encoder)
     for part, encoded in done:
         some = usable[part.start : part.stop]
-        features = features_of(encoded, [one.spans for _, one in some], [one.hash for _, one in some], spec)
+        features = document_features(encoded, [one.spans for _, one in some], [one.hash for _, one in some], spec)
         for (place, one), own in zip(some, features, strict=True):
-            fields = {**feature_fields(own, spec), "document": one.digest, KEY.removeprefix(f"{ROOT}."): key}
+            fields = {**feature_fields(own, spec), "document": one.digest, WRITE_KEY.removeprefix(f"{ROOT}."): key}
             added = orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
             results[place] = spliced(lines[place], added, empty=one.empty)
     return results

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from es_ttc.common.caches import ExpiringCache, Fresh
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
-from es_ttc.index.attach.followed_writes import FORMER, pipeline_name
+from es_ttc.index.attach.followed_writes import FORMER, follow_pipeline_name
 from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta, spec_of_own
 from es_ttc.index.mappings.write_options import WRITES, WriteOptions
 from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
@@ -125,7 +125,7 @@ class FollowedIndices:
                 _warn(name, "its settings cannot be read, by the caller or by the gateway's own account")
             return None
         default, final = (settings.get(index, {}).get("settings", {}).get(one, NO_PIPELINE) for one in _PIPELINES)
-        if key and final == pipeline_name(name):
+        if key and final == follow_pipeline_name(name):
             former = own_meta(mapping)[WRITES].get(FORMER, NO_PIPELINE)
             spec = spec_of_own(name, mapping)
             return FollowedIndex(name, final, spec, key, default != NO_PIPELINE, former != NO_PIPELINE)
