@@ -72,8 +72,8 @@ def run(
     ] = None,
     generations: Annotated[int, "--generations N", Field(ge=0), "Number of the last generation."] = 150,
     split: Annotated[str | None, "--split NAME", "Split that the search uses. Default: train, if there is one."] = None,
-    queries: Annotated[int, Field(ge=2), "Maximum number of queries per task."] = 60,
-    documents: Annotated[int, Field(ge=10), "Number of documents per task."] = 300,
+    queries: Annotated[int, "--max-queries N", Field(ge=2), "Maximum number of queries per task."] = 60,
+    documents: Annotated[int, "--max-documents N", Field(ge=10), "Number of documents per task."] = 300,
     asked: Annotated[
         Literal["full", "blind"],
         "--prompt",

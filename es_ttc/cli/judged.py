@@ -79,8 +79,8 @@ class JudgedQueries(EncoderOptions):
         "--split NAME",
         "Split of the queries: train, valid...; test only with --folds, if there is no other split.",
     ] = "train"
-    queries: Annotated[
-        int | None, "--queries N", Field(ge=2), "Number of queries of each collection, sampled at random. Default: all."
+    sample: Annotated[
+        int | None, "--sample N", Field(ge=2), "Number of queries of each collection, sampled at random. Default: all."
     ] = None
     window: Annotated[int | str, window_option]  # `all` for the whole corpus
     index: Annotated[
@@ -112,7 +112,7 @@ class JudgedQueries(EncoderOptions):
             raise click.UsageError("name a folder DATA")
         else:
             collection = (load_collection if self.index is None else load_queries)(folder, self.split)
-        return collection if self.queries is None else sample(collection, self.queries, SEED)
+        return collection if self.sample is None else sample(collection, self.sample, SEED)
 
     def pools(
         self, collections: Sequence[Collection], signals: Sequence[SignalName], fields: Sequence[str] = ()

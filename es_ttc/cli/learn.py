@@ -54,8 +54,8 @@ class LearnOptions(EncoderOptions):
         "Who says what a query should find; may be given several times. Default: all; a query takes the first that "
         "says something about it.",
     ] = ()
-    most: Annotated[
-        int, "--most N", Field(ge=20, le=100_000), "Number of queries of the log, the most frequent ones."
+    max_queries: Annotated[
+        int, "--max-queries N", Field(ge=20, le=100_000), "Number of queries of the log, the most frequent ones."
     ] = 2000
     reranker: Annotated[
         str | None,
@@ -63,8 +63,11 @@ class LearnOptions(EncoderOptions):
         f"Reranker that teaches queries without judgements and clicks: {MSMARCO_MINILM}, or one of the settings. It "
         "scores blend's first ten documents of each.",
     ] = None
-    pairs: Annotated[
-        int, "--pairs N", Field(ge=10), "Maximum number of documents that the reranker scores; frequent queries first."
+    rerank_budget: Annotated[
+        int,
+        "--rerank-budget N",
+        Field(ge=10),
+        "Maximum number of documents that the reranker scores; frequent queries first.",
     ] = 10_000
     with_llm: Annotated[bool, with_llm_flag]
     force: Annotated[bool, "Write the adapter even if its gain is not clear."] = False
@@ -104,8 +107,8 @@ def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
     settings = settings.model_copy(update={"query_adapters": {}})  # compared with the encoder alone
     if reranker is not None:
         require_scoring(settings, reranker)
-    logged = None if options.log is None else _told_of_log(read_log(options.log), options.most)
-    queries = _queries(name, settings, logged, options.most, with_llm=options.with_llm)
+    logged = None if options.log is None else _told_of_log(read_log(options.log), options.max_queries)
+    queries = _queries(name, settings, logged, options.max_queries, with_llm=options.with_llm)
     base = encoder_of_index(settings, name)
     if base.identity.tokens is not None:
         raise InvalidRequest(
@@ -113,7 +116,7 @@ def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
             "maps both kinds: attach the index with one encoder"
         )
     clicks = {} if logged is None else logged.clicks
-    data = TrainingData(queries, clicks, options.teachers or TEACHERS, reranker, options.pairs, SEED)
+    data = TrainingData(queries, clicks, options.teachers or TEACHERS, reranker, options.rerank_budget, SEED)
     keep = out.with_name(f"{out.name}.unfinished")
     try:
         with interruptible(), stages(name) as progress:
@@ -145,7 +148,7 @@ def _told_of_log(log: QueryLog, most: int) -> QueryLog:
     if log.skipped:
         click.echo(f"note: {log.skipped:,} lines of the log were no query", err=True)
     if (left := len(log.counts) - most) > 0:
-        click.echo(f"note: {left:,} less frequent queries of the log are left out (--most {most})", err=True)
+        click.echo(f"note: {left:,} less frequent queries of the log are left out (--max-queries {most})", err=True)
     return log
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from es_ttc.lab.training.session import TrainingResult
 
 _LOOP = flags("epochs", "batch", "learning_rate", "patience", "device", "precision")
-_QUERIES = "Number of queries, sampled at random. Default: all."
+_SAMPLE = "Number of queries, sampled at random. Default: all."
 
 
 @click.group(
@@ -78,7 +78,7 @@ def _train(
     out: Path,
     encoder: str | None,
     adapter: str | None,
-    queries: int | None,
+    sample: int | None,
     resume: bool,
     as_json: bool,
     start: Path | None = None,
@@ -90,7 +90,7 @@ def _train(
         raise click.UsageError("--l1 and --l2 go together: give both or neither")
     settings = adapted(Settings(**given(encoder=encoder)), adapter)
     request = TrainingRequest(
-        kind, data, out, model(**chosen), loop, start, queries, resume=resume, choose_penalty="l1" not in chosen
+        kind, data, out, model(**chosen), loop, start, sample, resume=resume, choose_penalty="l1" not in chosen
     )
     with interruptible():
         loaded = cached_encoder(settings)
@@ -113,13 +113,13 @@ def _as_dict(out: Path, encoder: str, course: "TrainingProgress") -> dict[str, A
 
 def _train_late(
     _: str, data: Sequence[Path], model: Any, chosen: Mapping[str, Any], loop: LoopOptions, *,
-    out: Path, backbone: str, queries: int | None, resume: bool, as_json: bool,
+    out: Path, backbone: str, sample: int | None, resume: bool, as_json: bool,
 ) -> None:  # fmt: skip
     require_packages("training", ("torch", "sentence_transformers"), "train")
     from es_ttc.lab.training.late.session import LateRequest, run_late_training
 
     [folder] = data
-    options = model(**chosen, queries=queries)
+    options = model(**chosen, queries=sample)
     request = LateRequest(folder, backbone, out, options, loop, resume=resume)
     with interruptible(), stages(folder.name) as progress, progress_bar() as bar:
         found = run_late_training(
@@ -152,7 +152,7 @@ def _add(
             *more,
             model_options("Model", model, fields, defaults=defaults),
             model_options("Course", LoopOptions, _LOOP, defaults={**asdict(loop), "device": "auto"}),
-            click.option("--queries", type=click.IntRange(2), metavar="N", help=_QUERIES),
+            click.option("--sample", type=click.IntRange(2), metavar="N", help=_SAMPLE),
             click.option("--resume", is_flag=True, help="Resume the stopped training in FOLDER."),
             json_flag,
         ]

@@ -155,7 +155,7 @@ def _tune_params(options: TuneOptions, data: Path | None, *, as_json: bool) -> N
         identity,
         options.folds,
         SEED,
-        sampled=options.queries is not None,
+        sampled=options.sample is not None,
     )
     if options.out is not None:
         replace_file(options.out, file_content(summary))
@@ -185,7 +185,7 @@ def _tune_weights(options: TuneOptions, data: Path | None, *, as_json: bool) -> 
                 seed=SEED,
                 progress=progress,
             )
-    summary = summary_of_weights(found, pools, folds, SEED, sampled=options.queries is not None)
+    summary = summary_of_weights(found, pools, folds, SEED, sampled=options.sample is not None)
     summary["worth"] = [asdict(one) for one in found.worth]
     if options.out is not None and (found.clear or options.force):
         replace_file(options.out, file_content(summary))

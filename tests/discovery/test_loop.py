@@ -172,7 +172,7 @@ def test_a_killed_search_leaves_a_whole_memory_and_ends_where_an_unbroken_one_do
 ) -> None:
     monkeypatch.setenv("ES_TTC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    begin = ["--generated", "limit-style", "--documents", "12", "--queries", "6"]
+    begin = ["--generated", "limit-style", "--max-documents", "12", "--max-queries", "6"]
     begin += ["--seeds", "none", "--encoder", "minilm@onnx"]
     folder = tmp_path / "killed"
     kills = 0

@@ -36,7 +36,18 @@ def program(Q, D, S, ctx):
     return along_queries(S, D, ctx.calibration or Moments.of(Q))
 """
 
-BEGIN = ["--generated", "limit-style", "--documents", "12", "--queries", "6", "--seeds", "none", "--generations", "2"]
+BEGIN = [
+    "--generated",
+    "limit-style",
+    "--max-documents",
+    "12",
+    "--max-queries",
+    "6",
+    "--seeds",
+    "none",
+    "--generations",
+    "2",
+]
 BEGIN += ["--encoder", "minilm@onnx"]
 
 

@@ -20,7 +20,7 @@ from es_ttc.lab.discovery.seeds import program_source
 from es_ttc.rescorers.programs import promoted
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.encoding import encode_fn
-from es_ttc.rescorers.programs.interface import Context, ProgramError, run_program
+from es_ttc.rescorers.programs.interface import Context, ProgramError, run
 from es_ttc.rescorers.programs.source import compiled
 from es_ttc.sandbox import process_pool
 from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
@@ -152,8 +152,8 @@ def test_a_program_scores_there_as_it_does_here(
     here, there = context(encoder, sample), context(encoder, sample)
     noted: list[dict[str, Float32]] = [{}, {}]
     here.record, there.record = (one.__setitem__ for one in noted)
-    expected = run_program(compiled(text), *vectors, here)
-    np.testing.assert_allclose(run_program(host.program(text), *vectors, there), expected, atol=2e-5)
+    expected = run(compiled(text), *vectors, here)
+    np.testing.assert_allclose(run(host.program(text), *vectors, there), expected, atol=2e-5)
     assert noted[0].keys() == noted[1].keys()
     for channel in noted[0]:
         np.testing.assert_allclose(noted[1][channel], noted[0][channel], atol=2e-5)
@@ -162,9 +162,9 @@ def test_a_program_scores_there_as_it_does_here(
 def test_processes_are_kept_and_replaced(host: ProgramProcessPool) -> None:
     one = np.ones((1, 2), np.float32)
     program = host.program(ENDLESS)
-    assert run_program(program, one, one, one_query("x")).shape == (1, 1)
+    assert run(program, one, one, one_query("x")).shape == (1, 1)
     [kept] = [child for child in children() if _is_kept(child)]
-    assert run_program(program, one, one, one_query("x")).shape == (1, 1)
+    assert run(program, one, one, one_query("x")).shape == (1, 1)
     assert kept in children()
 
     giving_up = Call()
@@ -172,7 +172,7 @@ def test_processes_are_kept_and_replaced(host: ProgramProcessPool) -> None:
 
     def trapped() -> None:
         try:
-            giving_up.run(lambda: run_program(program, one, one, one_query(TRAP)))
+            giving_up.run(lambda: run(program, one, one, one_query(TRAP)))
         except ProgramError as error:
             ended.set_result(error)
 
@@ -185,17 +185,17 @@ def test_processes_are_kept_and_replaced(host: ProgramProcessPool) -> None:
     assert "nobody waited any longer" in str(ended.result(timeout=10))
     thread.join()
     assert kept not in children()
-    assert run_program(program, one, one, one_query("x")).shape == (1, 1)
+    assert run(program, one, one, one_query("x")).shape == (1, 1)
 
 
 def test_a_gateway_that_stops_ends_what_still_runs() -> None:
     one = np.ones((1, 2), np.float32)
     host = ProgramProcessPool(ProgramLimits(seconds=60))
     program = host.program(ENDLESS)
-    assert run_program(program, one, one, one_query("x")).shape == (1, 1)
+    assert run(program, one, one, one_query("x")).shape == (1, 1)
     [kept] = [child for child in children() if _is_kept(child)]
     with ThreadPoolExecutor(1) as thread:
-        trapped = thread.submit(run_program, program, one, one, one_query(TRAP))
+        trapped = thread.submit(run, program, one, one, one_query(TRAP))
         begun = kept.cpu_times().user
         while kept.cpu_times().user < begun + 0.2 and not trapped.done():
             pass
@@ -210,8 +210,8 @@ def test_a_call_that_nobody_waits_for_leaves_its_process_to_the_next(host: Progr
     gone = Call()
     gone.give_up()
     with pytest.raises(ProgramError, match="was not there in time"):
-        gone.run(lambda: run_program(host.program(ENDLESS), one, one, one_query("x")))
-    assert run_program(host.program(ENDLESS), one, one, one_query("x")).shape == (1, 1)
+        gone.run(lambda: run(host.program(ENDLESS), one, one, one_query("x")))
+    assert run(host.program(ENDLESS), one, one, one_query("x")).shape == (1, 1)
     assert len([child for child in children() if _is_kept(child)]) == 1
 
 
@@ -220,15 +220,15 @@ def test_what_a_program_takes_is_limited() -> None:
     host = ProgramProcessPool(ProgramLimits(seconds=0.5, memory_mb=64, processes=0))
     try:
         with pytest.raises(ProgramError, match="memory_limit"):
-            run_program(host.program(GREEDY), one, one, one_query("x"))
+            run(host.program(GREEDY), one, one, one_query("x"))
         with pytest.raises(ProgramError, match="time_limit"):
-            run_program(host.program(ENDLESS), one, one, one_query(TRAP))
+            run(host.program(ENDLESS), one, one, one_query(TRAP))
         host.program("def program(Q, D, S, ctx):\n    return S\n")(one, one, one @ one.T, one_query("x"))
         assert not [child for child in children() if _is_kept(child)]  # none is kept
     finally:
         host.close()
     with pytest.raises(ProgramError, match="the gateway is stopping"):
-        run_program(host.program(ENDLESS), one, one, one_query("x"))
+        run(host.program(ENDLESS), one, one, one_query("x"))
 
 
 def test_without_the_filter_programs_are_refused(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

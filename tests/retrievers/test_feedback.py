@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from es_ttc.rescorers.base import Feature, Query, Window
-from es_ttc.rescorers.programs.interface import Context, run_program
+from es_ttc.rescorers.programs.interface import Context, run
 from es_ttc.rescorers.programs.rescorers import feedback
 from es_ttc.retrievers.base import Documents, Vectors
 from es_ttc.retrievers.memory import Matrix, MemorySearch
@@ -38,7 +38,7 @@ async def test_feedback_over_the_corpus_ranks_as_over_a_window_that_holds_it(
     found = await retriever.retrieve(Query("q", query), searching(rows), 40, params)
     program = feedback(params.documents, params.weight, temperature)  # type: ignore[attr-defined]
     context = Context(["q"], [""] * 40, ["q"], [str(one) for one in range(40)], no_encoder)
-    expected = run_program(program, query, rows, context)[0]
+    expected = run(program, query, rows, context)[0]
     assert found.documents.tolist() == np.argsort(-expected, kind="stable").tolist()
     np.testing.assert_allclose(found.scores, np.sort(expected)[::-1], atol=1e-5)
 

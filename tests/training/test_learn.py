@@ -392,7 +392,7 @@ def test_an_index_learns_from_its_log(
     log, out = tmp_path / "queries.jsonl", tmp_path / "out"
     clicks = [{"query": text, "clicked": tool, "position": 2} for text, tools in ASKED.items() for tool in tools]
     log.write_text("\n".join([*map(json.dumps, clicks), *(json.dumps({"q": f"{text}, please"}) for text in ASKED)]))
-    learn = ["learn", index_name, "--out", str(out), "--reranker", "msmarco-minilm", "--pairs", "50", *common]
+    learn = ["learn", index_name, "--out", str(out), "--reranker", "msmarco-minilm", "--rerank-budget", "50", *common]
     try:
         assert run(attach) == 0
         assert run(learn) == 1
@@ -401,10 +401,10 @@ def test_an_index_learns_from_its_log(
         assert "[judgements] teach 0 of 20 queries" in capsys.readouterr().err
         more = tmp_path / "more.jsonl"
         more.write_text("\n".join([log.read_text(), '{"q": 4711}', '{"q": null}']))
-        assert run([*learn, "--queries", str(more), "--teacher", "judgements", "--most", "20"]) == 1
+        assert run([*learn, "--queries", str(more), "--teacher", "judgements", "--max-queries", "20"]) == 1
         told = capsys.readouterr().err
         assert "note: 1 lines of the log were no query" in told
-        assert "note: 1 less frequent queries of the log are left out (--most 20)" in told
+        assert "note: 1 less frequent queries of the log are left out (--max-queries 20)" in told
         assert not out.with_name("out.unfinished").exists()
         with relay(opensearch_url) as counted:
             learn = [*learn[:-1], counted.url, "--queries", str(log)]
