@@ -35,6 +35,7 @@ from es_ttc.index.mappings.index import IndexOptions, index_body
 from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, IndexSpec, SpanGrid
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.rescorers.base import Feature
+from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.cache import FeatureCache
 from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.keys import DocumentKey
@@ -160,7 +161,7 @@ class Bench:
                 measured.merged = await self._bytes(index)
             async with Upstream(GatewaySettings(engine=self.url, request_timeout=TIMEOUT)) as upstream:
                 for name, measured in found.items():
-                    await self._read(names[name], variants[name], measured, upstream)
+                    await self._read(names[name], variants[name], measured, EngineClient(upstream))
         finally:
             for index in names.values():
                 if await self.engine.exists(index):
@@ -206,7 +207,7 @@ class Bench:
         sizes = await self.engine.request("GET", f"/{index}/_stats/store")
         return int(sizes["_all"]["primaries"]["store"]["size_in_bytes"])
 
-    async def _read(self, index: str, variant: Variant, measured: Measured, upstream: Upstream) -> None:
+    async def _read(self, index: str, variant: Variant, measured: Measured, engine: EngineClient) -> None:
         matches = [{"query": {"multi_match": {"query": text, "fields": ["title", "text"]}}} for text in self.queries]
         measured.ten = statistics.median(await self._searches(index, matches, {"size": 10}))
         measured.ids = statistics.median(await self._searches(index, matches, {"size": WINDOW, "_source": False}))
@@ -214,9 +215,9 @@ class Bench:
             return
         windows = matches[: 4 if variant.share < 1 else len(matches)]
         pool = BoundedPool("features", threads=2, queue=8)
-        budget, meta = ReadBudget(upstream, None), IndexMeta(upstream)
+        budget, meta = ReadBudget(engine, None), IndexMeta(engine)
         cache = FeatureCache(1)  # it keeps nothing
-        reader = FeatureReader(upstream, cache, pool, lambda caller: caller, budget, meta)
+        reader = FeatureReader(engine, cache, pool, lambda caller: caller, budget, meta)
         times = []
         try:
             for query in (windows[0], *windows):

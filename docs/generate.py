@@ -26,8 +26,8 @@ from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
 from es_ttc.serving.admin.openapi import OPERATIONS
+from es_ttc.serving.plan.items import MAX_ITEMS
 from es_ttc.serving.request.section import Section
-from es_ttc.serving.rescore.plan import MAX_ITEMS
 from es_ttc.settings import GatewaySettings, Settings
 
 FOLDER = Path(__file__).parent / "reference"

@@ -22,7 +22,7 @@ from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.queries import matching
 from es_ttc.serving.admin.explain import Explanation
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.index_meta import features_of
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
@@ -96,12 +96,12 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         async with upstream:
             yield
 
-    def gateway(context: Context) -> EngineRequests:
+    def gateway(context: Context) -> EngineClient:
         if not forwards:
-            return EngineRequests(upstream).as_gateway()
+            return EngineClient(upstream).as_gateway()
         given = {name.lower(): value for name, value in (context.headers or {}).items()}
         own = [(b"authorization", given["authorization"].encode())] if "authorization" in given else []
-        return EngineRequests(upstream, Caller(own))
+        return EngineClient(upstream, Caller(own))
 
     async def list_indices(context: Context) -> list[IndexInfo]:
         """List the indices that can be searched, with their text fields and sizes."""
@@ -186,7 +186,7 @@ class _Server(MCPServer[Any]):
             raise
 
 
-async def _indices(gateway: EngineRequests) -> list[IndexInfo]:
+async def _indices(gateway: EngineClient) -> list[IndexInfo]:
     """Return the indices that have features, of their own or in a side index."""
     what = "the indices could not be listed"
     features = await features_of(gateway, failing=what)
@@ -203,7 +203,7 @@ async def _indices(gateway: EngineRequests) -> list[IndexInfo]:
     ]
 
 
-async def _text_fields(gateway: EngineRequests, index: str) -> tuple[str, ...]:
+async def _text_fields(gateway: EngineClient, index: str) -> tuple[str, ...]:
     """Return the text fields of an index; those that have features, of an alias."""
     features = await features_of(gateway, quote(index, safe=",*"), failing=f"index [{index}] could not be read")
     names = tuple(dict.fromkeys(name for meta in features.values() for name in meta.get("text_fields", ())))
@@ -213,7 +213,7 @@ async def _text_fields(gateway: EngineRequests, index: str) -> tuple[str, ...]:
 
 
 async def _rank(
-    gateway: EngineRequests,
+    gateway: EngineClient,
     index: str,
     query: str,
     method: str,

@@ -37,7 +37,7 @@ OWN_NODES = (
     "tests/attach/test_killed.py",
     "tests/serving/test_engine_faults.py",
     "tests/serving/test_frameworks.py",
-    "tests/serving/test_security.py",
+    "tests/serving/security",
     "tests/serving/test_serverless.py",
     "tests/ingest/test_engine_killed.py",
     "tests/ingest/test_recovery.py",

@@ -30,7 +30,7 @@ from tests.serving.client import search
 from tests.serving.conftest import make_index
 from tests.support.elasticsearch import ElasticsearchDistribution
 from tests.support.gateway import gateway_to
-from tests.support.jobs import Workplace, census, model_process, worker_at
+from tests.support.jobs import JobSetup, census, model_process, worker_at
 from tests.support.jobs import make_index as make_enriched
 from tests.support.shared_nodes import started
 
@@ -117,28 +117,28 @@ def test_rankings_stay_and_writing_goes_on(product: str, encoder: Encoder) -> No
     assert "new" in then["attached knn"]
 
 
-async def submitted(place: Workplace) -> str:
+async def submitted(job_setup: JobSetup) -> str:
     """Make an index of documents, and submit a job that enriches them."""
-    async with connected(settings_of(place.engine)) as engine:
-        await make_enriched(engine, place.index, COUNT)
-        request = JobRequest(index=place.index, tau=0.5, lanes=2)
-        return (await submission.submit_job(engine, place.settings, request)).job.id
+    async with connected(settings_of(job_setup.engine)) as engine:
+        await make_enriched(engine, job_setup.index, COUNT)
+        request = JobRequest(index=job_setup.index, tau=0.5, lanes=2)
+        return (await submission.submit_job(engine, job_setup.settings, request)).job.id
 
 
-async def worked_until(place: Workplace, job: str, enough: Callable[[JobStatus[Any]], bool]) -> JobStatus[Any]:
+async def worked_until(job_setup: JobSetup, job: str, enough: Callable[[JobStatus[Any]], bool]) -> JobStatus[Any]:
     """Wait for a job's progress."""
-    async with connected(settings_of(place.engine)) as engine:
+    async with connected(settings_of(job_setup.engine)) as engine:
         deadline = time.monotonic() + WORK_SECONDS
-        while not enough(shown := await commands.shown(engine, place.settings, job)):
+        while not enough(shown := await commands.shown(engine, job_setup.settings, job)):
             assert time.monotonic() < deadline, shown
             await asyncio.sleep(0.3)
         return shown
 
 
-async def enriched(place: Workplace, job: str) -> None:
+async def enriched(job_setup: JobSetup, job: str) -> None:
     """Check that every document is enriched, and counted, exactly once."""
-    async with connected(settings_of(place.engine)) as engine:
-        found = await census(engine, place, job)
+    async with connected(settings_of(job_setup.engine)) as engine:
+        found = await census(engine, job_setup, job)
         assert (found.documents, found.enriched, found.once, found.notes, found.doubled) == (*[COUNT] * 4, 0)
 
 
@@ -146,8 +146,8 @@ def test_a_job_that_is_half_done_goes_on(product: str, tmp_path: Path) -> None:
     older, newer = UPGRADES[product]
     with model_process(tmp_path, seconds=0.5) as (model, _, asked), EmbeddedRedis() as redis:
 
-        def place_at(url: str) -> Workplace:
-            return Workplace(url, ENRICHED, model, tmp_path, redis.url)
+        def place_at(url: str) -> JobSetup:
+            return JobSetup(url, ENRICHED, model, tmp_path, redis.url)
 
         with running(product, older()) as node:
             job = asyncio.run(submitted(place_at(node.url)))

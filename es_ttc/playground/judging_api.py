@@ -44,7 +44,6 @@ from es_ttc.lab.judging.store import SIGNALS_INDEX, JudgementStore
 from es_ttc.lab.ranking.index_pools import log_for_caller
 from es_ttc.serving.admin.endpoint import (
     PREFIX,
-    CallersEngine,
     EndpointRunner,
     json_object,
     with_callers_errors,
@@ -111,7 +110,7 @@ class _Call:
     def __init__(self, request: Request, gateway: Gateway) -> None:
         self.request = request
         self.index = str(request.path_params["index"])
-        self.engine = CallersEngine(gateway, Caller(request.headers.raw))
+        self.engine = gateway.engine.as_caller(Caller(request.headers.raw)).protocol()
         self.store = JudgementStore(self.engine, self.index)
 
     @property

@@ -71,7 +71,6 @@ def create_app(
             background.cancel()
             await asyncio.gather(background, return_exceptions=True)
         restore_garbage()
-        await writes.close()
         await gateway.close()
         if settings.traces:
             tracing.stop()

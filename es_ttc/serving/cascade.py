@@ -16,145 +16,118 @@ from typing import Any
 import numpy as np
 
 from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
-from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.request.response import add_took, shortest
+from es_ttc.serving.plan.plan import SearchPlan
+from es_ttc.serving.request.response import shortest
 from es_ttc.serving.rescore.collapse import WindowGroups
-from es_ttc.serving.rescore.page import below
-from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.window import RescoredResponse, WindowRescoring
+from es_ttc.serving.rescore.page import RankedPage
+from es_ttc.serving.rescore.ranking import below
+from es_ttc.serving.rescore.window import WindowRescoring
+from es_ttc.serving.summary import Summary
 from es_ttc.vectors.tokens import Float32
 
-_FIRST_PASS = "first_pass"
+_FIRST_PASS, _RELEVANCE = "first_pass", "relevance"
 Item = WindowRescoring | AdaptiveRescoring
 """The rescoring of one item of a list."""
 
 
-def begin_cascade(plan: SearchPlan, begin: Callable[[SearchPlan], Item]) -> "Cascade":
-    """Check all items of a search, and start their work that does not need the first pass."""
+def begin_items(plan: SearchPlan, begin: Callable[[SearchPlan], Item]) -> tuple[SearchPlan, tuple[Item, ...]]:
+    """Check all items of a search, and start their work that does not need the first pass; return the whole plan too.
+
+    The page of the first of several items is the whole first pass.
+    """
+    if not plan.later:
+        item = begin(plan)
+        return item.plan, (item,)
     later = [begin(one) for one in plan.later]
-    plan = plan.reading([name for one in later for name in one.plan.numbers])
-    whole = replace(plan.page, start=0, size=plan.page.fetch)
-    first = begin(replace(plan, page=whole))
-    return Cascade(replace(first.plan, page=plan.page), (first, *later))
+    plan = plan.reading([name for item in later for name in item.plan.numbers])
+    first = begin(replace(plan, page=replace(plan.page, start=0, size=plan.page.fetch)))
+    return replace(first.plan, page=plan.page), (first, *later)
 
 
-@dataclass(frozen=True, slots=True)
-class Cascade:
-    """The rescoring of one search by several items; the page of the first is the whole first pass."""
+async def rank_by_items(
+    plan: SearchPlan, items: Sequence[Item], hits: Sequence[dict[str, Any]], *, first_pass_ms: float, since: float
+) -> RankedPage:
+    """Return the page of some hits in the order of the items, up to the first one that needs complete hits.
 
-    plan: SearchPlan
-    items: Sequence[Item]
-
-    @property
-    def reads_bare_hits(self) -> bool:
-        """Whether the first item ranks hits with only content hashes."""
-        return self.items[0].reads_bare_hits
-
-    async def rank(
-        self, response: dict[str, Any], first_pass_ms: float, caller: Caller, *, ranked_ms: float | None = None
-    ) -> RescoredResponse:
-        """Put the response in the order of the items up to the first one that needs complete hits; see `rest`."""
-        return await _Run(self, response, caller, ranked_ms).begin(first_pass_ms)
-
-
-def items_of(ranking: "Item | Cascade") -> Sequence[Item]:
-    """Return the items of a ranking, in order."""
-    return ranking.items if isinstance(ranking, Cascade) else (ranking,)
+    ``since`` is `time.perf_counter` when scoring began.
+    """
+    if len(items) == 1:
+        return await items[0].rank(hits, first_pass_ms=first_pass_ms, since=since)
+    return await _Run(plan, items, since).begin(hits, first_pass_ms)
 
 
 @dataclass(slots=True)
 class _Run:
-    """One run of the items over a response, which is changed in place.
+    """One run of the items over the hits of a search.
 
     Attributes:
-        ranked_ms: Time of an earlier ranking of this search, in ms, or None.
-        summaries: The parts of the summary of the items that have run.
+        plan: The whole search, with its page.
+        hits: The hits in the order of the items that have run.
+        pages: The results of the items that have run.
+        totals: Milliseconds that each item after the first one took.
+        max_score: The greatest score; None if the engine's own stays.
         groups: The groups of the first item's window, if the request collapses.
         after: The score of the first hit after those that were kept, or None.
     """
 
-    cascade: Cascade
-    response: dict[str, Any]
-    caller: Caller
-    ranked_ms: float | None
-    began: float = field(default_factory=time.perf_counter)
-    summaries: list[dict[str, Any]] = field(default_factory=list)
-    applied: bool = True
+    plan: SearchPlan
+    items: Sequence[Item]
+    since: float
+    hits: list[dict[str, Any]] = field(default_factory=list)
+    pages: list[RankedPage] = field(default_factory=list)
+    totals: list[float] = field(default_factory=list)
+    max_score: float | None = None
     groups: WindowGroups | None = None
     after: np.float32 | None = None
 
-    @property
-    def _hits(self) -> list[dict[str, Any]]:
-        hits: list[dict[str, Any]] = self.response["hits"]["hits"]
-        return hits
-
-    async def begin(self, first_pass_ms: float) -> RescoredResponse:
+    async def begin(self, hits: Sequence[dict[str, Any]], first_pass_ms: float) -> RankedPage:
         """Run the first item, and those that need no complete hits."""
-        first, response = self.cascade.items[0], self.response
-        origins = {id(hit): (rank, hit.get("_score")) for rank, hit in enumerate(self._hits, 1)}
-        ranked = await first.rank(response, first_pass_ms, self.caller, ranked_ms=self.ranked_ms)
-        self.applied, self.groups = ranked.applied, ranked.groups
-        summary = response["ttc"]
-        took = {_FIRST_PASS: summary["took"].pop(_FIRST_PASS)}
-        relevance = {"relevance": summary.pop("relevance")} if "relevance" in summary else {}
-        self.summaries.append(summary)
-        if self._shows_details:
-            for hit in self._hits:
-                _begin_details(hit, origins.get(id(hit), (None, None)), first.plan.section.method)
-        response["ttc"] = {
-            "method": ">".join(one.plan.section.method for one in self.cascade.items),
-            **relevance,
-            "took": took,
-        }
-        self._summarise(summary["took"])
-        joined = ranked.joined
+        items, page = self.items, self.plan.page
+        origins = {id(hit): (rank, hit.get("_score")) for rank, hit in enumerate(hits, 1)}
+        ranked = await items[0].rank(hits, first_pass_ms=first_pass_ms, since=self.since)
+        self.pages.append(ranked)
+        self.hits, self.max_score, self.groups = ranked.hits, ranked.max_score, ranked.groups
+        if any(one.plan.section.detail for one in items):
+            for hit in self.hits:
+                _begin_details(hit, origins.get(id(hit), (None, None)), items[0].plan.section.method)
         place = await self._run(1, lambda one: one.reads_bare_hits)
-        if place == len(self.cascade.items):
-            self._cut()
-            return RescoredResponse(self.applied, self.groups, joined)
-        page, window = self.cascade.plan.page, self.cascade.items[place].plan.page.window
-        kept = max(page.start + page.size, window)
-        if len(self._hits) > kept:
-            self.after = _scores(self._hits[kept : kept + 1])[0]
-            response["hits"]["hits"] = self._hits[:kept]
+        if place == len(items):
+            return self._result(self.hits[page.ranks])
+        kept = max(page.start + page.size, items[place].plan.page.window)
+        if len(self.hits) > kept:
+            self.after = _scores(self.hits[kept : kept + 1])[0]
 
-        async def rest() -> RescoredResponse:
+        async def rest(complete: list[dict[str, Any]]) -> RankedPage:
+            self.hits = complete
             await self._run(place, lambda _: True)
-            self._cut()
-            return RescoredResponse(self.applied, self.groups, joined)
+            return self._result(self.hits[page.ranks])
 
-        return RescoredResponse(self.applied, self.groups, joined, rest)
+        return replace(self._result(self.hits[:kept]), rest=rest)
 
     async def _run(self, place: int, may_run: Callable[[Item], bool]) -> int:
         """Run the items from a place on, as long as they may run; return the place of the next one."""
-        while place < len(self.cascade.items) and may_run(self.cascade.items[place]):
-            await self._step(self.cascade.items[place])
+        while place < len(self.items) and may_run(self.items[place]):
+            await self._step(self.items[place])
             place += 1
         return place
 
     async def _step(self, item: Item) -> None:
         """Put the first hits in the order of one more item."""
-        plan, response, began = item.plan, self.response, time.perf_counter()
-        head, tail = self._hits[: plan.page.window], self._hits[plan.page.window :]
+        plan, began = item.plan, time.perf_counter()
+        head, tail = self.hits[: plan.page.window], self.hits[plan.page.window :]
         before = {id(hit): (rank, hit.get("_score"), hit.pop("_ttc", None)) for rank, hit in enumerate(head, 1)}
-        part = {"hits": {"hits": head, "max_score": response["hits"].get("max_score")}}
-        ranked = await item.rank(part, None, self.caller, spent=(began - self.began) * 1000, ranked_ms=self.ranked_ms)
-        head = part["hits"]["hits"]
-        for hit in head:
+        ranked = await item.rank(head, first_pass_ms=None, since=self.since)
+        for hit in ranked.hits:
             rank, score, details = before[id(hit)]
             own = hit.pop("_ttc", None)
             if details is not None:
                 hit["_ttc"] = details if own is None else _with_item(details, plan.section.method, rank, score, own)
-        if ranked.applied and head:
-            self._lower(tail, _scores(head)[-1], plan)
-            response["hits"]["max_score"] = part["hits"]["max_score"]
-        response["hits"]["hits"] = [*head, *tail]
-        self.applied = self.applied and ranked.applied
-        self.summaries.append(part["ttc"])
-        ms = (time.perf_counter() - began) * 1000
-        part["ttc"]["took"]["total"] = round(ms, 2)
-        self._summarise(part["ttc"]["took"])
-        add_took(response, ms)
+        if ranked.summary.applied and ranked.hits:
+            self._lower(tail, _scores(ranked.hits)[-1], plan)
+            self.max_score = self.max_score if ranked.max_score is None else ranked.max_score
+        self.hits = [*ranked.hits, *tail]
+        self.pages.append(ranked)
+        self.totals.append((time.perf_counter() - began) * 1000)
 
     def _lower(self, tail: Sequence[dict[str, Any]], floor: np.float32, plan: SearchPlan) -> None:
         """Scale the scores after a window down, in place, so that scores do not rise there."""
@@ -178,29 +151,30 @@ class _Run:
             lowest = min(self.groups.floor * factor, floor)
             self.groups = replace(self.groups, factor=self.groups.factor * factor, floor=lowest)
 
-    def _cut(self) -> None:
-        page = self.cascade.plan.page
-        self.response["hits"]["hits"] = self._hits[page.start : page.start + page.size]
+    def _result(self, hits: list[dict[str, Any]]) -> RankedPage:
+        """Return the result of the items that have run."""
+        first = self.pages[0]
+        return RankedPage(hits, self._summary(), self.max_score, self.groups, first.candidates, items=tuple(self.pages))
 
-    @property
-    def _shows_details(self) -> bool:
-        return any(one.plan.section.detail for one in self.cascade.items)
-
-    def _summarise(self, took: dict[str, float]) -> None:
-        """Bring the response's summary up to date, and add the times of an item."""
-        summary = self.response["ttc"]
-        times = summary.pop("took")
-        for stage, ms in took.items():
-            if stage != "total":
-                times[stage] = round(times.get(stage, 0.0) + ms, 2)
-        summary["applied"] = self.applied
-        summary["window"] = self.summaries[0]["window"]
-        if any(one.get("partial") for one in self.summaries):
-            summary["partial"] = True
-        reason = next((one["reason"] for one in self.summaries if "reason" in one), None)
-        if reason is not None:
-            summary["reason"] = reason
-        summary["items"], summary["took"] = self.summaries, times
+    def _summary(self) -> Summary:
+        """Return the summary of the search: what holds for all items, and the summary of each."""
+        first, *later = summaries = [page.summary for page in self.pages]
+        took: dict[str, float] = {}
+        for summary in summaries:
+            for stage, ms in summary.took.items():
+                took[stage] = took.get(stage, 0.0) + ms
+        parts = {key: value for key, value in first.parts.items() if key in ("window", _RELEVANCE)}
+        if any(one.parts.get("partial") for one in summaries):
+            parts["partial"] = True
+        own = {key: value for key, value in first.parts.items() if key != _RELEVANCE}
+        scoring = {stage: ms for stage, ms in first.took.items() if stage != _FIRST_PASS}
+        of_items = [replace(first, parts=own, took=scoring)]
+        for summary, total in zip(later, self.totals, strict=True):
+            of_items.append(replace(summary, took={**summary.took, "total": total}))
+        parts["items"] = [one.as_dict() for one in of_items]
+        method = ">".join(item.plan.section.method for item in self.items)
+        reason = next((one.reason for one in summaries if one.reason is not None), None)
+        return Summary(method, took, parts, all(one.applied for one in summaries), reason)
 
 
 def _scores(hits: Sequence[dict[str, Any]]) -> Float32:

@@ -1,4 +1,4 @@
-"""Budgets of time, and the fallback to the engine's own ranking if a method fails or is late."""
+"""Budgets of time: the result of work, or why it failed or was late."""
 
 import asyncio
 import math
@@ -9,7 +9,6 @@ from typing import Self, TypeVar
 
 from es_ttc.errors import DeadlineExceeded, EsTtcError, InvalidRequest
 from es_ttc.serving.logs import log
-from es_ttc.serving.metrics import Metrics
 
 T = TypeVar("T")
 
@@ -65,9 +64,3 @@ class Deadline:
         except Exception as error:  # noqa: BLE001 - after any failure the engine's own ranking is returned
             log.error(f"{what} failed", method=method, exc_info=error)
             return ScoringError(f"{what} failed: {type(error).__name__}: {error}")
-
-
-def fell_back(metrics: Metrics, event: str, method: str, reason: EsTtcError) -> None:
-    """Count and log a fallback."""
-    metrics.fallbacks.labels(reason.type).inc()
-    log.warning(event, method=method, reason=str(reason))

@@ -15,7 +15,7 @@ from es_ttc.rescorers.programs.promoted import SERVED_AS, PromotedRescorer, read
 from es_ttc.rescorers.threads import cores
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
-from es_ttc.serving.engine_requests import EngineSearches
+from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.cache import FeatureCache
 from es_ttc.serving.features.encoding import Encoders, Loader
@@ -50,7 +50,7 @@ class Gateway:
         log.info("scoring", loops="compiled" if compiled.enabled() else "numpy")
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
-        self.engine = EngineSearches(self.upstream, settings.max_answer_mb * 2**20)
+        self.engine = EngineClient(self.upstream)
         self.bodies = BodyMemory(settings.max_bodies_mb * 2**20)
         self.callers = CallerLimits(settings.max_caller_requests, settings.max_caller_windows_per_second)
         self.offload = Offload()
@@ -62,15 +62,15 @@ class Gateway:
         self.encoders = Encoders(
             names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding, adapters
         )
-        self.warm_up = WarmUp(self.encoders, self.upstream)
-        self.attached = AttachedFeatureLocator(self.upstream, settings.side_credentials)
-        reads = ReadBudget(self.upstream, settings.feature_reads_mb, process.count)
+        self.warm_up = WarmUp(self.encoders, self.engine)
+        self.attached = AttachedFeatureLocator(self.engine, settings.side_credentials)
+        reads = ReadBudget(self.engine, settings.feature_reads_mb, process.count)
         cache = FeatureCache(settings.feature_cache_mb * 2**20)
-        meta = IndexMeta(self.upstream)
-        self.features = FeatureReader(self.upstream, cache, self.scoring, self.attached.side_caller, reads, meta)
-        self.numbers = FieldTypes(self.upstream)
+        meta = IndexMeta(self.engine)
+        self.features = FeatureReader(self.engine, cache, self.scoring, self.attached.side_caller, reads, meta)
+        self.numbers = FieldTypes(self.engine)
         self.scorer = WindowScorer(
-            self.upstream, self.features, self.attached, self.encoders, self.scoring, self.numbers, meta
+            self.engine, self.features, self.attached, self.encoders, self.scoring, self.numbers, meta
         )
         self.programs, programs = promoted_programs(settings)
         self.served: Mapping[str, Mapping[str, Any]] = {**read_models(settings.ranking_models), **programs}

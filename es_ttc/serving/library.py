@@ -90,7 +90,7 @@ class IndexReader:
         path = f"/{self._caller.indices}/_msearch".encode()
         side_caller = self._gateway.attached.side_caller(self._caller)
         found: list[FoundWindow] = []
-        async with single_client(self._gateway.upstream, self._caller, side_caller, path, b"", b"{}") as client:
+        async with single_client(self._gateway.engine, self._caller, side_caller, path, b"", b"{}") as client:
             indices = await self._searched_indices(client)
             for some in parts(queries, MAX_QUERIES_TOGETHER):
                 found += await self._found(some, text_fields, size, client, indices)

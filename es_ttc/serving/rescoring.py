@@ -11,23 +11,26 @@ from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
-from es_ttc.serving.cascade import Cascade, begin_cascade, items_of
-from es_ttc.serving.engine_requests import EngineRefusal, EngineRequests, Refusal
+from es_ttc.serving.cascade import Item, begin_items, rank_by_items
+from es_ttc.serving.engine import EngineRefusal, Refusal
 from es_ttc.serving.features.keys import are_identified
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.searched_indices import KnownTargets
 from es_ttc.serving.logs import log
+from es_ttc.serving.plan.bodies import AGGREGATIONS, NAMED_SCORES, bare_body
+from es_ttc.serving.plan.plan import SearchPlan
+from es_ttc.serving.plan.query_parts import without_parts
+from es_ttc.serving.request.first_pass import search_again
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following, rest_of_page
 from es_ttc.serving.rescore.evidence import add_evidence
-from es_ttc.serving.rescore.page import shown_hit
-from es_ttc.serving.rescore.plan import AGGREGATIONS, NAMED_SCORES, SearchPlan
-from es_ttc.serving.rescore.query_parts import without_parts
+from es_ttc.serving.rescore.page import RankedPage, shown_hit
 from es_ttc.serving.rescore.relevance import calibrated_name
-from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits, union
-from es_ttc.serving.rescore.window import Again, RescoredResponse, WindowRescoring
+from es_ttc.serving.rescore.two_requests import aggregated, can_split, filled, full_hits, union
+from es_ttc.serving.rescore.window import SearchAgain, WindowRescoring
+from es_ttc.serving.summary import Summary, record_fallback
 from es_ttc.serving.tracing import span
 
 
@@ -51,7 +54,7 @@ class Rescoring:
             [one.section for one in (plan, *plan.later)],
             self._gateway.tuned.relevance,
             caller,
-            EngineRequests(self._gateway.upstream, caller),
+            self._gateway.engine.as_caller(caller),
         )
 
         def begin(one: SearchPlan) -> WindowRescoring | AdaptiveRescoring:
@@ -63,21 +66,18 @@ class Rescoring:
                 self._gateway, self._targets, request, item, one, calibrated=calibrated, encode=encode
             )
 
-        def begin_all(whole: SearchPlan) -> WindowRescoring | AdaptiveRescoring | Cascade:
-            return begin_cascade(whole, begin) if whole.later else begin(whole)
-
-        ranking = begin_all(plan)
-        if ranking.plan.numbers and caller.pit is None:  # a point in time names no indices: the window is examined
+        whole, items = begin_items(plan, begin)
+        if whole.numbers and caller.pit is None:  # a point in time names no indices: the window is examined
             try:
-                await self._require_numbers(ranking.plan, caller)
+                await self._require_numbers(whole, caller)
             except MissingFeature as problem:
-                ranking = begin_all(_without_numbers(plan, ranking, problem))
-        bare = ranking.reads_bare_hits and not request.is_multi and can_split(ranking.plan)
+                whole, items = begin_items(_without_numbers(plan, items, problem), begin)
+        bare = items[0].reads_bare_hits and not request.is_multi and can_split(whole)
         named = self._gateway.attached.expects_ids(caller)
-        again = partial(self._gateway.engine.again, request, item)
-        search = RescoredSearch(self._gateway, ranking, caller, again, request.started, bare=bare, named=named)
+        again = partial(search_again, self._gateway.engine, request, item)
+        search = RescoredSearch(self._gateway, whole, items, caller, again, request.started, bare=bare, named=named)
         item.body = search.first_pass
-        if ranking.plan.is_divided:
+        if whole.is_divided:
             others = [pair for pair in plan.params if pair[0] != NAMED_SCORES]
             item.params = [*others, (NAMED_SCORES, "true")]
         return search
@@ -101,33 +101,36 @@ class RescoredSearch:
     def __init__(
         self,
         gateway: Gateway,
-        ranking: WindowRescoring | AdaptiveRescoring | Cascade,
+        plan: SearchPlan,
+        items: Sequence[Item],
         caller: Caller,
-        again: Again,
+        search_again: SearchAgain,
         started: float,
         *,
         bare: bool,
         named: bool,
     ) -> None:
-        self._plan = ranking.plan
-        self._ranking = ranking
+        self._plan = plan
+        self._items = items
         self._gateway = gateway
         self._caller = caller
-        self._again = again
+        self._search_again = search_again
         self._started = started
         self._bare = bare
         self._named = named
-        first = items_of(ranking)[0]
+        first = items[0]
         self._counts = isinstance(first, WindowRescoring) and first.counts_candidates
         later = AGGREGATIONS if self._counts else ()
         self._whole = {key: value for key, value in self._plan.body.items() if key not in later}
-        self._kept: Sequence[Any] = ()  # a wide window takes milliseconds to free: after the response is sent
+        self._further_ms = 0.0  # of requests after the first pass
+        self._window: Sequence[Any] = ()  # a wide window takes milliseconds to free: after the response is sent
 
     @property
     def first_pass(self) -> dict[str, Any]:
         """The body of the first pass."""
-        whole = self._asked
-        return bare_window(self._plan, whole, named=self._named) if self._bare else whole
+        whole, plan = self._asked, self._plan
+        groups = [] if plan.collapse is None else [plan.collapse.field]
+        return bare_body(whole, [*plan.numbers, *groups], with_ids=self._named) if self._bare else whole
 
     @property
     def _asked(self) -> dict[str, Any]:
@@ -158,163 +161,180 @@ class RescoredSearch:
             body = self.plain_body
             if body is None or not refused.of_the_body:
                 raise
-            plain, plain_ms = await self._again(body)
+            plain, plain_ms = await self._search_again(body)
             if plain["_shards"]["failed"]:  # it is refused too, by a part of the shards
                 raise
-            reason = f"the engine refused a request of the gateway's own: {refused.reason}"
+            reason = f"the engine refused a request of the gateway's own: {refused}"
             return self._plain(plain, ms + plain_ms, reason)
         except _LostShards as lost:
             return self._plain(lost.plain, ms + lost.ms, "a request of the gateway's own lost shards")
 
     async def _complete(self, response: dict[str, Any], ms: float) -> dict[str, Any]:
-        began = time.perf_counter()
-        ranked, ranked_ms = await self._ranked_bare(response, ms) if self._bare else (None, None)
-        if ranked is None:
+        since = time.perf_counter()
+        page = await self._page(response, ms, since, bare=True) if self._bare else None
+        if page is None:
             if self._bare:
-                response, ms = await self._again(self._asked)
-            ranked = await self._ranked_whole(response, ms, ranked_ms)
-        if ranked.rest is not None:
-            ranked = await ranked.rest()
-        self.applied = ranked.applied
-        await self._add_groups(response, ranked)
-        if "min" in (relevance := response["ttc"].get("relevance", {})):
+                response, ms = await self._search_again(self._asked)
+                since += ms / 1000
+            page = await self._page(response, ms, since, bare=False)
+        assert page is not None  # noqa: S101 - complete hits always make a page
+        if page.rest is not None:
+            page = await page.rest(response["hits"]["hits"])
+            self._put(response, page)
+        self.applied = page.summary.applied
+        await self._add_groups(response, page)
+        if "min" in (relevance := page.summary.parts.get("relevance", {})):
             set_total(response, relevance["hits"])
-        for one in items_of(self._ranking):
-            if one.plan.reads_passages or one.plan.section.shows_map:
+        for item in self._items:
+            if item.plan.reads_passages or item.plan.section.shows_map:
                 await add_evidence(
-                    self._gateway, response, one.plan, one.method, self._caller, since=began, started=self._started
+                    self._gateway, response, item.plan, item.method, self._caller, since=since, started=self._started
                 )
+        response["ttc"]["took"]["first_pass"] = round(response["ttc"]["took"]["first_pass"] + self._further_ms, 2)
+        add_took(response, self._further_ms)
         hide(response, self._plan)
+        self._record(page)
         return response
 
     def _plain(self, response: dict[str, Any], ms: float, reason: str) -> dict[str, Any]:
         """Return the engine's response to the caller's own search, with a summary that says why."""
-        method = ">".join(one.plan.section.method for one in items_of(self._ranking))
+        method = ">".join(item.plan.section.method for item in self._items)
         log.warning("plain search answered", method=method, reason=reason)
         self.applied = False
-        summary = {"method": method, "applied": False, "window": len(response["hits"]["hits"]), "scored": 0}
-        return {**response, "ttc": {**summary, "reason": reason, "took": {"first_pass": round(ms, 2)}}}
+        window = len(response["hits"]["hits"])
+        summary = Summary.fell_back(method, reason, {"first_pass": ms}, window=window, scored=0)
+        return {**response, "ttc": summary.as_dict()}
+
+    def _record(self, page: RankedPage) -> None:
+        """Count what the ranking took, left out and fell back from."""
+        metrics = self._gateway.metrics
+        for item, of_item in zip(self._items, page.items or (page,), strict=True):
+            for stage, ms in of_item.summary.took.items():
+                metrics.stage_seconds.labels(stage).observe(ms / 1000)
+            metrics.skipped(of_item.skipped)
+            for event, error in of_item.fallbacks:
+                record_fallback(metrics, event, item.plan.section.method, error)
 
     async def _require_shards(self, response: dict[str, Any], further: Mapping[str, Any]) -> None:
         """Report the shards that a request of the gateway's own has lost."""
         failed = further.get("_shards", {}).get("failed", 0)
         if failed and self._plan.plain:
-            plain, ms = await self._again(self._plan.plain)
+            plain, ms = await self._search_again(self._plan.plain)
             if plain.get("_shards", {}).get("failed", 0) < failed:
                 raise _LostShards(plain, ms)
         if further is not response:
             add_lost_shards(response, further)
 
-    async def _ranked_whole(self, response: dict[str, Any], ms: float, ranked_ms: float | None) -> RescoredResponse:
-        """Rank a window of complete hits, and read the candidates on its page."""
-        await self._require_shards(response, response)
-        window = response["hits"]["hits"][: self._plan.page.window]
-        ranked = await self._ranking.rank(response, ms, self._caller, ranked_ms=ranked_ms)
-        joined = ranked.joined.among(response["hits"]["hits"])
-        hits, _ = await asyncio.gather(self._filled(response, joined, ranked, window), self._count(response, ranked))
-        response["hits"]["hits"] = hits or []
-        return ranked
+    async def _page(self, response: dict[str, Any], ms: float, since: float, *, bare: bool) -> RankedPage | None:
+        """Put a response's hits in the method's order, and read those of the page that lack their fields.
 
-    async def _ranked_bare(self, response: dict[str, Any], ms: float) -> tuple[RescoredResponse | None, float | None]:
-        """Rank a bare window and read the hits of its page.
-
-        Returns:
-            The result, None if the whole request must be sent again; and the time of the ranking, None if there was
-            none.
+        Of a bare window, return None if it does not tell which documents the page's hits are, or one has changed.
         """
-        window = response["hits"]["hits"]
-        lacks_ids = not self._named and await self._gateway.attached.needs_ids(window, self._caller)
-        if response["_shards"]["failed"] or lacks_ids:
-            return None, None
+        hits = response["hits"]["hits"]
+        self._further_ms = 0.0
+        if not bare:
+            await self._require_shards(response, response)
+        elif response["_shards"]["failed"] or await self._lacks_ids(hits):
+            return None
         began = time.perf_counter()
-        ranked = await self._ranking.rank(response, ms, self._caller)
-        ranked_ms = (time.perf_counter() - began) * 1000
-        self._kept = window
-        page = response["hits"]["hits"]
-        if not are_identified(page):
-            return None, ranked_ms
+        page = await rank_by_items(self._plan, self._items, hits, first_pass_ms=ms, since=since)
+        self._window = hits
+        if bare and not are_identified(page.hits):
+            return None
+        self._put(response, page)
+        add_took(response, (time.perf_counter() - began) * 1000)
+        lacking = page.hits if bare else page.candidates.among(page.hits)
+        others = None if bare else hits[: self._plan.page.window]
         try:
-            hits, _ = await asyncio.gather(self._filled(response, page, ranked), self._count(response, ranked))
+            full, _ = await asyncio.gather(
+                self._with_fields(response, lacking, page, others), self._count(response, page)
+            )
         except (EngineRefusal, _LostShards):
-            return None, ranked_ms
-        if hits is None or len(hits) < len(page):  # a document has changed
-            return None, ranked_ms
-        response["hits"]["hits"] = hits
-        return ranked, ranked_ms
+            if bare:
+                return None
+            raise
+        if bare and (full is None or len(full) < len(lacking)):  # a document has changed
+            return None
+        response["hits"]["hits"] = full or []
+        return page
 
-    async def _filled(
+    async def _lacks_ids(self, hits: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether a bare window has no ids, and features are found by ids only."""
+        return not self._named and await self._gateway.attached.needs_ids(hits, self._caller)
+
+    def _put(self, response: dict[str, Any], page: RankedPage) -> None:
+        """Put a page's hits, greatest score and summary into a response."""
+        hits = response["hits"]
+        hits["hits"], response["ttc"] = page.hits, page.summary.as_dict()
+        # the engine's is shown where it has none: Elasticsearch with further sort keys, both without hits
+        shows_own = hits.get("max_score") is not None
+        if page.max_score is not None and (shows_own or (page.hits and not self._plan.by_further_keys)):
+            hits["max_score"] = page.max_score
+
+    async def _with_fields(
         self,
         response: dict[str, Any],
-        bare: list[dict[str, Any]],
-        ranked: RescoredResponse,
-        others: Sequence[Mapping[str, Any]] | None = None,
+        lacking: Sequence[dict[str, Any]],
+        page: RankedPage,
+        others: Sequence[Mapping[str, Any]] | None,
     ) -> list[dict[str, Any]] | None:
-        """Return the response's page with complete hits in place of bare ones; see :func:`filled`."""
-        page: list[dict[str, Any]] = response["hits"]["hits"]
-        if not bare:
-            return page
-        size = max(len(bare), self._plan.page.fetch)
+        """Return the page's hits with the fields that the caller requested; see :func:`filled`."""
+        if not lacking:
+            return page.hits
+        size = max(len(lacking), self._plan.page.fetch)
         with span("page"):
-            full = await self._further(response, full_hits(self._plan.body, bare, ranked.joined.filters, size))
-        return filled(page, bare, full["hits"]["hits"], others)
+            full = await self._further(response, full_hits(self._plan.body, lacking, page.candidates.filters, size))
+        return filled(page.hits, lacking, full["hits"]["hits"], others)
 
     async def _further(self, response: dict[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the engine's answer to a further request of a response."""
-        answer, ms = await self._again(body)
+        answer, ms = await self._search_again(body)
         await self._require_shards(response, answer)
-        add_to_first_pass(response, ms)
+        self._further_ms += ms
         return answer
 
-    async def _count(self, response: dict[str, Any], ranked: RescoredResponse) -> None:
+    async def _count(self, response: dict[str, Any], page: RankedPage) -> None:
         """Count the candidates in the total, and read the aggregations of all documents that are found."""
         if not self._counts:
             return
-        joined = ranked.joined
-        shown = response["ttc"]["window"] + len(joined.hits)
-        add_to_total(response, len(joined.added), self._plan.total_up_to, least=shown)
+        candidates = page.candidates
+        shown = page.summary.parts["window"] + len(candidates.hits)
+        add_to_total(response, len(candidates.added), self._plan.total_up_to, least=shown)
         if self._plan.aggregates:
             with span("aggregations"):
-                answer = await self._further(response, aggregated(self._plan.body, joined.added, joined.filters))
+                body = aggregated(self._plan.body, candidates.added, candidates.filters)
+                answer = await self._further(response, body)
             if "aggregations" in answer:  # not of a search that names no index
                 response["aggregations"] = answer["aggregations"]
 
-    async def _add_groups(self, response: dict[str, Any], ranked: RescoredResponse) -> None:
+    async def _add_groups(self, response: dict[str, Any], page: RankedPage) -> None:
         """Append the groups without a document in the window to those of the window, and read all inner hits."""
-        plan, groups = self._plan, ranked.groups
+        plan, groups, hits = self._plan, page.groups, response["hits"]["hits"]
         if plan.collapse is None or groups is None or not plan.page.size:
             return
         beyond = rest_of_page(plan.body, plan.collapse, groups, plan.page.start, plan.page.size)
-        page = response["hits"]["hits"]
         if beyond is not None:
             further = await self._further(response, beyond)
-            explain = plan.explain and response["ttc"]["applied"]
+            explain = plan.explain and page.summary.applied
             unscored = "a group without a document in the window, kept below those that have one"
             for hit, score in following(further["hits"]["hits"], groups):
                 detail = {"first_pass_score": hit.get("_score")}
-                page.append(
+                hits.append(
                     shown_hit(hit, plan.section, shortest(score), None, detail, explain=explain, unscored=unscored)
                 )
-        if "inner_hits" in plan.collapse.body and page:
-            query = union(plan.body.get("query"), ranked.joined.added, ranked.joined.filters)
-            answer = await self._further(response, expanded(plan.body, plan.collapse, query, page, plan.group_fields))
-            add_inner_hits(page, plan.collapse.field, answer["hits"]["hits"])
+        if "inner_hits" in plan.collapse.body and hits:
+            query = union(plan.body.get("query"), page.candidates.added, page.candidates.filters)
+            answer = await self._further(response, expanded(plan.body, plan.collapse, query, hits, plan.group_fields))
+            add_inner_hits(hits, plan.collapse.field, answer["hits"]["hits"])
 
 
-def _without_numbers(
-    plan: SearchPlan, ranking: WindowRescoring | AdaptiveRescoring | Cascade, problem: EsTtcError
-) -> SearchPlan:
+def _without_numbers(plan: SearchPlan, items: Sequence[Item], problem: EsTtcError) -> SearchPlan:
     """Return a plan in which the items that read numeric fields have a problem."""
     first, *later = [
         replace(one, problem=problem) if item.method is not None and item.method.fields else one
-        for one, item in zip((plan, *plan.later), items_of(ranking), strict=True)
+        for one, item in zip((plan, *plan.later), items, strict=True)
     ]
     return replace(first, later=tuple(later))
-
-
-def add_to_first_pass(response: dict[str, Any], ms: float) -> None:
-    """Add the time of a further request to that of the first pass."""
-    response["ttc"]["took"]["first_pass"] = round(response["ttc"]["took"]["first_pass"] + ms, 2)
-    add_took(response, ms)
 
 
 def add_to_total(response: Mapping[str, Any], count: int, up_to: int | None, *, least: int) -> None:

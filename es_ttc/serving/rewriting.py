@@ -30,8 +30,8 @@ from es_ttc.rewriters.base import Expansion, Fields, Rewriter
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.rewriters.weighted import NAMED
 from es_ttc.serving.answer_forms import require_form, require_scores, require_search_answer
-from es_ttc.serving.deadline import Deadline, fell_back
-from es_ttc.serving.engine_requests import EngineRequests, require_complete
+from es_ttc.serving.deadline import Deadline
+from es_ttc.serving.engine import require_complete
 from es_ttc.serving.features.index_meta import encoded_fields
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
@@ -40,6 +40,7 @@ from es_ttc.serving.request.body import FoundClause, Place, put_at
 from es_ttc.serving.request.request import Pairs
 from es_ttc.serving.request.response import add_summary
 from es_ttc.serving.request.section import KEY, Section, parse_section, require_clause
+from es_ttc.serving.summary import Summary, record_fallback
 from es_ttc.serving.tracing import span
 
 _WORD = re.compile(r"\w+")
@@ -66,8 +67,7 @@ class RewriteResult(NamedTuple):
 
     clause: QueryClause
     query: dict[str, Any]
-    summary: dict[str, Any]
-    applied: bool
+    summary: Summary
     ms: float
 
 
@@ -115,20 +115,17 @@ class RewriteService:
             raise outcome
         ms = (time.perf_counter() - began) * 1000
         gateway.metrics.stage_seconds.labels("rewrite").observe(ms / 1000)
-        summary: dict[str, Any] = {"method": rewriter.name, "applied": not isinstance(outcome, EsTtcError)}
+        took = {"rewrite": ms}
         if isinstance(outcome, EsTtcError):
-            fell_back(gateway.metrics, "plain query answered", rewriter.name, outcome)
-            summary["reason"] = str(outcome)
-            expansion = None
+            record_fallback(gateway.metrics, "plain query answered", rewriter.name, outcome)
+            summary, expansion = Summary.fell_back(rewriter.name, outcome, took), None
         else:
             expansion, cached = outcome
-            summary |= {"terms": len(expansion.terms), "dropped": len(expansion.dropped), "kept": cached}
-            summary |= expansion.summary
-            if section.detail:
-                summary |= _detail(expansion)
+            parts: dict[str, Any] = {"terms": len(expansion.terms), "dropped": len(expansion.dropped), "kept": cached}
+            parts |= {**expansion.summary, **(_detail(expansion) if section.detail else {})}
+            summary = Summary(rewriter.name, took, parts)
         query = rewriter.query(clause.text, corpus.fields, expansion, params, named=bool(section.detail))
-        summary["took"] = {"rewrite": round(ms, 2)}
-        return RewriteResult(clause, query, summary, bool(summary["applied"]), ms)
+        return RewriteResult(clause, query, summary, ms)
 
     async def _searched_fields(
         self, corpus: "CallerCorpus", context: str, rewriter: Rewriter[Any], params: Params
@@ -193,8 +190,7 @@ class CallerCorpus:
         named: tuple[str, ...],
     ) -> None:
         self.fields = Fields(named or ("*",))
-        self._upstream = gateway.upstream
-        self._engine = EngineRequests(gateway.upstream, caller)
+        self._engine = gateway.engine.as_caller(caller)
         self._side_caller = gateway.attached.side_caller(caller)
         self._model = gateway.model
         self._prompts = prompts
@@ -310,7 +306,7 @@ class CallerCorpus:
         places = [(self._target or "*", self._caller)]
         if indices:
             places.append((",".join(map(side_alias, indices)), self._side_caller))
-        if fields := await encoded_fields(self._upstream, places):
+        if fields := await encoded_fields(self._engine, places):
             return fields
         raise MissingFeature(
             f"method [{method}] does not know which fields of index [{self._target}] hold text: name them in "

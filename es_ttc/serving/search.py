@@ -6,13 +6,14 @@ queries before the engine is asked; a section in `rescore` reorders what it answ
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.types import Message, Send
 
 from es_ttc.errors import EngineError, EsTtcError, RequestTooLarge, SeveralTexts
-from es_ttc.serving.engine_requests import EngineRefusal, FirstPass, ItemRefusal, Refusal
+from es_ttc.serving.engine import EngineRefusal, Refusal
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
@@ -21,7 +22,10 @@ from es_ttc.serving.http.raw_request import RawRequest, answer_json
 from es_ttc.serving.http.signing import require_changeable
 from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_retrievals, retrieve
+from es_ttc.serving.plan.items import with_rescore, with_text
+from es_ttc.serving.plan.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search
 from es_ttc.serving.request.body import FoundClause, body_integer, find_clauses, url_integer
+from es_ttc.serving.request.first_pass import FirstPass, first_pass
 from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
     Outcome,
@@ -33,8 +37,7 @@ from es_ttc.serving.request.response import (
     with_mark,
 )
 from es_ttc.serving.request.templates import render_templates
-from es_ttc.serving.rescore.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search, with_rescore, with_text
-from es_ttc.serving.rescoring import Rescoring
+from es_ttc.serving.rescoring import RescoredSearch, Rescoring
 from es_ttc.serving.rewriting import (
     QueryClause,
     RewriteResult,
@@ -43,6 +46,7 @@ from es_ttc.serving.rewriting import (
     parse_query,
     put_queries,
 )
+from es_ttc.serving.summary import Summary
 from es_ttc.serving.tracing import span
 
 MAX_AT_ONCE = 8
@@ -51,6 +55,36 @@ _BEGUN_AT_ONCE = 20  # searches of one `_msearch`, before the event loop runs ot
 _LONG = 2**20  # assumed size of a response that is filtered
 
 C = TypeVar("C")
+
+
+@dataclass(slots=True, eq=False)
+class _Search:
+    """One search of a request, with the results of its stages."""
+
+    item: SearchItem
+    rewritten: Sequence[RewriteResult] = ()
+    retrieved: Sequence[RetrievalResult] = ()
+    rescored: RescoredSearch | None = None
+
+    @property
+    def summaries(self) -> list[Summary]:
+        """The summaries of its clauses in `query` and `knn`."""
+        results: list[RetrievalResult | RewriteResult] = [*self.retrieved, *self.rewritten]
+        return [result.summary for result in results if result.summary is not None]
+
+    @property
+    def applied(self) -> bool:
+        """Whether every method was applied."""
+        return all(one.applied for one in self.summaries) and (self.rescored is None or self.rescored.applied)
+
+    @property
+    def has_summary(self) -> bool:
+        """Whether its response contains a summary."""
+        return self.rescored is not None or bool(self.summaries)
+
+    def may_answer_plainly(self, refusal: Refusal) -> bool:
+        """Return whether the caller's own search is sent after the engine has refused the changed one."""
+        return self.rescored is not None and self.rescored.has_plain_answer and refusal.of_the_body
 
 
 class Searches:
@@ -74,21 +108,22 @@ class Searches:
         request = await self._reader.read(incoming, api, time.perf_counter(), is_template=is_template)
         if request is None:
             return await self._passed_through(incoming, send)
+        searches = [_Search(item) for item in request.items]
         try:
-            return await self._answer(request, send)
+            return await self._answer(request, searches, send)
         except EngineRefusal as refusal:
             answer = refusal.answer
             await respond(incoming, send, answer.status, answer.headers, answer.body)
             return Outcome(api.kind, answer.status)
         except RequestTooLarge:
-            search = None if request.is_multi or request.is_template else request.items[0].rescored
+            search = None if request.is_multi or request.is_template else searches[0].rescored
             plain = None if search is None else search.plain_body
             if plain is None:
                 raise
             return await self._streamed(request, plain, send)
         finally:
-            for item in request.items:
-                item.rescored = None  # it holds the request: the window would be freed by a garbage collection only
+            for one in searches:
+                one.rescored = None  # it holds the request: the window would be freed by a garbage collection only
 
     async def ask(self, incoming: RawRequest) -> tuple[Outcome, RawHeaders, bytes]:
         """Answer a search of the gateway's own (:meth:`RawRequest.another`): the outcome, headers and body."""
@@ -116,16 +151,16 @@ class Searches:
         )
         return Outcome(request.api.kind, status, False)
 
-    async def _answer(self, request: SearchRequest, send: Send) -> Outcome:
+    async def _answer(self, request: SearchRequest, searches: Sequence[_Search], send: Send) -> Outcome:
         version = await self._upstream.version(request.incoming.headers)
         unsupported = None if version is None else version.refusal("the engine")
         if request.is_template:
             await render_templates(request, self._engine, self._offload)
-        await self._offload.run(request.size, self._find, request)
+        await self._offload.run(request.size, self._find, searches)
         if any(item.clauses or (request.is_multi and item.error) for item in request.items):
             request.require_json()
         for step in (self._rewrite, self._retrieve, self._plan):
-            await step(request)
+            await step(request, searches)
             error = None if request.is_multi else request.items[0].error
             if error is not None and is_refusal(error):
                 status = error.upstream_status or error.status
@@ -145,18 +180,18 @@ class Searches:
         refusal: EngineRefusal | None = None
         with span("first_pass"):
             try:
-                first = await self._engine.first_pass(request)
+                first = await first_pass(self._engine, request)
             except EngineRefusal as refused:
-                if request.is_multi or not _may_answer_plainly(request.items[0], refused):
+                if request.is_multi or not searches[0].may_answer_plainly(refused):
                     raise
                 first, refusal = FirstPass(refused.answer.headers, {0: ({}, refused.answer.ms)}), refused
         if request.is_multi:
-            response = await self._multi(request, first)
+            response = await self._multi(request, searches, first)
         else:
-            response = await self._completed(request, request.items[0], *first.responses[0], refusal)
-        applied = all(_applied(item) for item in request.items)
+            response = await self._completed(request, searches[0], *first.responses[0], refusal)
+        applied = all(search.applied for search in searches)
         headers: RawHeaders = first.headers
-        if any(_reported(item) for item in request.items):
+        if any(search.has_summary for search in searches):
             headers = with_mark(headers, applied=applied)
         body = await self._rendered(request, response, first.size)
         del first, response  # they are not kept in memory while the client reads
@@ -167,9 +202,10 @@ class Searches:
         status = await self._upstream.forward(incoming, send, body=incoming.whole_body)
         return Outcome("passthrough", status)
 
-    def _find(self, request: SearchRequest) -> None:
+    def _find(self, searches: Sequence[_Search]) -> None:
         """Find the clauses of each search that the gateway answers."""
-        for item, body in request.open_items():
+        for search, body in _open(searches):
+            item = search.item
             try:
                 item.body = with_rescore(body)
                 item.clauses = find_clauses(body)
@@ -178,12 +214,13 @@ class Searches:
             except EsTtcError as error:
                 item.error = error
 
-    async def _rewrite(self, request: SearchRequest) -> None:
+    async def _rewrite(self, request: SearchRequest, searches: Sequence[_Search]) -> None:
         """Replace the `ttc` queries of each search by native queries."""
-        found = _parsed(request, lambda one: None if one.is_knn else parse_query(one))
+        found = _parsed(searches, lambda one: None if one.is_knn else parse_query(one))
         room = asyncio.Semaphore(MAX_AT_ONCE)
 
-        async def rewritten(item: SearchItem, body: dict[str, Any], clauses: Sequence[QueryClause]) -> None:
+        async def rewritten(search: _Search, body: dict[str, Any], clauses: Sequence[QueryClause]) -> None:
+            item = search.item
             caller, shards = request.caller(item), request.shard_params(item)
             timeout_ms = own_timeout(body, request.params.url)
             context = (body, caller, shards, timeout_ms, request.started)
@@ -194,19 +231,21 @@ class Searches:
                     item.error = error
                     return
             item.body = with_text(put_queries(body, answers), body, {(one.clause.text,) for one in answers})
-            item.rewritten = answers
+            item.is_changed, search.rewritten = True, answers
 
         await asyncio.gather(*(rewritten(*one) for one in found))
 
-    async def _retrieve(self, request: SearchRequest) -> None:
+    async def _retrieve(self, request: SearchRequest, searches: Sequence[_Search]) -> None:
         """Replace the kNN clauses of each search by native queries; the searches of all are sent in batches."""
-        found = _parsed(request, lambda one: parse_clause(one, self._max_window) if one.is_knn else None)
+        found = _parsed(searches, lambda one: parse_clause(one, self._max_window) if one.is_knn else None)
         if not found:
             return
-        questions = [self._retrieval_of(request, item, body, one) for item, body, clauses in found for one in clauses]
+        questions = [
+            self._retrieval_of(request, search.item, body, one) for search, body, clauses in found for one in clauses
+        ]
         results = iter(await retrieve(self._gateway, questions, *request.msearch_target()))
-        for item, body, clauses in found:
-            answers: list[RetrievalResult] = []
+        for search, body, clauses in found:
+            item, answers = search.item, list[RetrievalResult]()
             for result in [next(results) for _ in clauses]:
                 if isinstance(result, EsTtcError):
                     item.error = item.error or result
@@ -215,7 +254,7 @@ class Searches:
             if item.error is None:
                 replaced = put_in_place(body, [(one.clause, one.query) for one in answers])
                 item.body = with_text(replaced, body, {one.clause.texts for one in answers})
-                item.retrieved = answers
+                item.is_changed, search.retrieved = True, answers
 
     def _retrieval_of(
         self, request: SearchRequest, item: SearchItem, body: dict[str, Any], clause: KnnClause
@@ -233,12 +272,13 @@ class Searches:
             self._accepted.has(request, item),
         )
 
-    async def _plan(self, request: SearchRequest) -> None:
+    async def _plan(self, request: SearchRequest, searches: Sequence[_Search]) -> None:
         """Parse each section in `rescore`, and start the work that does not need the first pass."""
-        plans = await self._offload.run(request.size, self._plans, request)
+        plans = await self._offload.run(request.size, self._plans, searches)
         if any(request.is_multi or isinstance(plan, SearchPlan) for _, plan in plans):
             request.require_json()
-        for number, (item, plan) in enumerate(plans, 1):
+        for number, (search, plan) in enumerate(plans, 1):
+            item = search.item
             try:
                 if isinstance(plan, EsTtcError):
                     raise plan
@@ -246,22 +286,23 @@ class Searches:
                     plan = await self._by_mapping(request, item, plan, plan.problem.fields)
                 self._callers.windows(request.incoming, 1 + len(plan.later))
                 accepted = self._accepted.has(request, item)
-                item.rescored = await self._rescoring.begin(request, item, plan, encode=accepted)
+                search.rescored = await self._rescoring.begin(request, item, plan, encode=accepted)
+                item.is_changed = True
             except EsTtcError as error:
                 item.error = error
             if number % _BEGUN_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    def _plans(self, request: SearchRequest) -> list[tuple[SearchItem, SearchPlan | EsTtcError]]:
+    def _plans(self, searches: Sequence[_Search]) -> list[tuple[_Search, SearchPlan | EsTtcError]]:
         """Return the plans of the searches with a section in `rescore`, or their errors."""
-        plans: list[tuple[SearchItem, SearchPlan | EsTtcError]] = []
-        for item, body in request.open_items():
+        plans: list[tuple[_Search, SearchPlan | EsTtcError]] = []
+        for search, body in _open(searches):
             try:
-                plan = plan_search(body, item.params, max_window=self._max_window)
+                plan = plan_search(body, search.item.params, max_window=self._max_window)
             except EsTtcError as error:
-                plans.append((item, error))
+                plans.append((search, error))
             else:
-                plans += [] if plan is None else [(item, plan)]
+                plans += [] if plan is None else [(search, plan)]
         return plans
 
     async def _by_mapping(
@@ -275,45 +316,44 @@ class Searches:
         not_text = fields - analysed
         return plan_search(item.body or {}, item.params, max_window=self._max_window, not_text=not_text) or plan
 
-    async def _multi(self, request: SearchRequest, first: FirstPass) -> dict[str, Any]:
+    async def _multi(self, request: SearchRequest, searches: Sequence[_Search], first: FirstPass) -> dict[str, Any]:
         room = asyncio.Semaphore(MAX_AT_ONCE)
 
-        async def one(position: int, item: SearchItem) -> Any:
+        async def completed(position: int, search: _Search) -> Any:
+            item = search.item
             if item.error is not None:
                 return item_error(item.error)
             response, ms = first.responses[position]
-            refusal = None if "hits" in response else ItemRefusal(response)
-            if not item.is_changed or (refusal is not None and not _may_answer_plainly(item, refusal)):
+            refusal = None if "hits" in response else Refusal(response.get("status"), response)
+            if not item.is_changed or (refusal is not None and not search.may_answer_plainly(refusal)):
                 return response
             async with room:
                 try:
-                    return await self._completed(request, item, response, ms, refusal)
+                    return await self._completed(request, search, response, ms, refusal)
                 except EsTtcError as error:
                     return error.body()
-                except ItemRefusal as refused:
-                    return refused.response
 
-        responses = await asyncio.gather(*(one(position, item) for position, item in enumerate(request.items)))
+        responses = await asyncio.gather(*(completed(*numbered) for numbered in enumerate(searches)))
         took = max(first.took, round((time.perf_counter() - request.started) * 1000))
         return {"took": took, "responses": responses}
 
     async def _completed(
         self,
         request: SearchRequest,
-        item: SearchItem,
+        search: _Search,
         response: dict[str, Any],
         ms: float,
         refusal: Refusal | None,
     ) -> dict[str, Any]:
         """Return the engine's response in the methods' order, with their summaries."""
         if refusal is None and response["hits"]["hits"]:
-            self._accepted.add(request, item)
-        if item.rescored is not None:
-            response = await item.rescored.complete(response, ms, refusal)
-        if item.retrieved:
-            add_retrievals(response, item.retrieved)
-        if item.rewritten:
-            add_rewritings(response, item.rewritten)
+            self._accepted.add(request, search.item)
+        if search.rescored is not None:
+            response = await search.rescored.complete(response, ms, refusal)
+        if search.retrieved:
+            add_retrievals(response, search.retrieved)
+        if search.rewritten:
+            add_rewritings(response, search.rewritten)
         return response
 
     async def _rendered(self, request: SearchRequest, response: dict[str, Any], size: int) -> bytes:
@@ -326,32 +366,23 @@ class Searches:
         return await self._offload.run(_LONG, rendered, response, filter_path, pretty=pretty, keep_empty=keep_empty)
 
 
+def _open(searches: Iterable[_Search]) -> Iterator[tuple[_Search, dict[str, Any]]]:
+    """Yield the searches that may contain a section and have no error, with their bodies."""
+    for search in searches:
+        if search.item.body is not None and search.item.error is None:
+            yield search, search.item.body
+
+
 def _parsed(
-    request: SearchRequest, parse: Callable[[FoundClause], C | None]
-) -> list[tuple[SearchItem, dict[str, Any], list[C]]]:
+    searches: Iterable[_Search], parse: Callable[[FoundClause], C | None]
+) -> list[tuple[_Search, dict[str, Any], list[C]]]:
     """Return the searches with clauses of one hook, parsed; a search with a wrong one gets its error."""
     found = []
-    for item, body in request.open_items():
+    for search, body in _open(searches):
         try:
-            clauses = [one for one in map(parse, item.clauses) if one is not None]
+            clauses = [one for one in map(parse, search.item.clauses) if one is not None]
         except EsTtcError as error:
-            item.error = error
+            search.item.error = error
         else:
-            found += [(item, body, clauses)] if clauses else []
+            found += [(search, body, clauses)] if clauses else []
     return found
-
-
-def _may_answer_plainly(item: SearchItem, refusal: Refusal) -> bool:
-    """Return whether the caller's own search is sent after the engine has refused the changed one."""
-    return item.rescored is not None and item.rescored.has_plain_answer and refusal.of_the_body
-
-
-def _applied(item: SearchItem) -> bool:
-    """Return whether every method of a search was applied."""
-    answers: list[RetrievalResult | RewriteResult] = [*item.retrieved, *item.rewritten]
-    return all(one.applied for one in answers) and (item.rescored is None or item.rescored.applied)
-
-
-def _reported(item: SearchItem) -> bool:
-    """Return whether a search's response contains a summary."""
-    return bool(item.rewritten or item.rescored or any(one.summary is not None for one in item.retrieved))

@@ -30,11 +30,12 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.logs import log
+from es_ttc.serving.plan.items import find_rescore
+from es_ttc.serving.plan.plan import DEFAULT_SIZE
 from es_ttc.serving.request.body import body_integer, texts_of
 from es_ttc.serving.request.request import Api, SearchParams, may_be_ours
 from es_ttc.serving.request.response import Outcome, respond_as_asked
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, parse_section, texts_in
-from es_ttc.serving.rescore.plan import DEFAULT_SIZE, find_rescore
 from es_ttc.serving.search import Searches
 from es_ttc.settings import GatewaySettings
 

@@ -13,9 +13,8 @@ from es_ttc.index.mappings.spec import ROOT
 from es_ttc.rescorers import registry
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.encoding import Encoders
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 
 _TEXT = ("a first query",)
@@ -32,9 +31,9 @@ _settled = False
 class WarmUp:
     """Loads the methods' code, the first encoder, and the encoders of the engine's indices."""
 
-    def __init__(self, encoders: Encoders, upstream: Upstream) -> None:
+    def __init__(self, encoders: Encoders, engine: EngineClient) -> None:
         self._encoders = encoders
-        self._upstream = upstream
+        self._engine = engine
         self._done = False
 
     @property
@@ -94,8 +93,9 @@ class WarmUp:
 
     async def _written_with(self) -> Mapping[str, str]:
         """Return the keys of the encoders in the mappings, each with an index that names it."""
-        await self._upstream.version(self._upstream.service_headers())
-        engine = EngineRequests(self._upstream).as_gateway()
+        upstream = self._engine.upstream
+        await upstream.version(upstream.service_headers())
+        engine = self._engine.as_gateway()
         try:
             mappings = await engine.json("GET", b"/_mapping", _ENCODERS, failing="the mappings could not be read")
         except EngineUnavailable:

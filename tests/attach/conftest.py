@@ -15,7 +15,7 @@ from es_ttc.index.attach import FillResult, attach_beside
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.support.gateway import gateway_to
-from tests.support.kept import Kept
+from tests.support.per_engine import PerEngine
 
 FIELDS = ("title", "body")
 ANIMALS = ("cat", "dog", "horse", "owl", "trout")
@@ -45,7 +45,7 @@ def encoder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encod
 
 @pytest.fixture(scope="session")
 def spec(encoder: Encoder) -> IndexSpec:
-    return IndexSpec(encoder.identity, text_fields=FIELDS, codec="float16", scales=(1, 3, float("inf")), max_tokens=64)
+    return IndexSpec(encoder.identity, text_fields=FIELDS, scales=(1, 3, float("inf")), max_tokens=64)
 
 
 @pytest.fixture
@@ -58,13 +58,13 @@ async def shop(engine: Engine, index_name: str) -> AsyncIterator[str]:
 
 
 @pytest.fixture(scope="session")
-def gateways(encoder: Encoder) -> Iterator[Kept[str]]:
-    with Kept(lambda engine: gateway_to(engine, encoder)) as kept:
-        yield kept
+def gateways(encoder: Encoder) -> Iterator[PerEngine[str]]:
+    with PerEngine(lambda engine: gateway_to(engine, encoder)) as per_engine:
+        yield per_engine
 
 
 @pytest.fixture(scope="session")
-def gateway(engine_url: str, gateways: Kept[str]) -> str:
+def gateway(engine_url: str, gateways: PerEngine[str]) -> str:
     return gateways.of(engine_url)
 
 

@@ -13,8 +13,7 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, update
 from tests.serving.client import Reply, search
-
-CATS = "which cat drinks milk?"
+from tests.serving.corpus import CATS
 
 
 def ask(gateway: str, index: str, method: str = "spectral", size: int = 40, **body: Any) -> Reply:
@@ -86,7 +85,7 @@ async def test_a_rewritten_query_searches_the_fields_that_were_encoded(
         assert reply.ids
 
 
-async def test_what_has_changed_keeps_its_place_until_it_is_filled_again(
+async def test_attached_changed_documents_stay_below_scored_ones_until_filled(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await attach(engine, shop, spec, encoder)

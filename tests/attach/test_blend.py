@@ -8,8 +8,9 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.attach.conftest import attach, put, update
-from tests.attach.test_beside import CATS, native, scores
+from tests.attach.test_beside import native, scores
 from tests.serving.client import Reply, search
+from tests.serving.corpus import CATS
 
 WORDS: dict[str, Any] = {"match": {"body": "our trout hunts at night"}}
 """Lead elsewhere than the question."""
@@ -135,7 +136,7 @@ async def test_an_alias_that_moves_takes_nothing_known_of_its_former_index_along
             assert {hit["_index"] for hit in reply.json()["hits"]["hits"]} == {index}
 
 
-async def test_what_a_search_of_some_shards_counts_is_not_taken_for_the_whole_index(
+async def test_counts_of_some_shards_are_not_reused_for_the_whole_index(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await put(

@@ -82,7 +82,7 @@ async def attach_all(engine: Engine, name: str, spec: IndexSpec, encoder: Encode
 async def test_every_storage_in_a_side_index(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, storage: str
 ) -> None:
-    await attach(engine, shop, spec, encoder)
+    await attach(engine, shop, replace(spec, codec="float16"), encoder)
     float16 = scores(ask(gateway, shop))
     chosen = replace(spec, **({"tokens": "nested"} if storage == "nested" else {"codec": storage}))  # type: ignore[arg-type]
     filled = await attach(engine, shop, chosen, encoder)

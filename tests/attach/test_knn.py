@@ -22,9 +22,10 @@ from es_ttc.retrievers import registry
 from es_ttc.serving.knn import searched_indices
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import FIELDS, attach, put, update
-from tests.attach.test_beside import CATS, ask, native, scores
+from tests.attach.test_beside import ask, native, scores
 from tests.attach.test_kinds import append, attach_all, rolled  # noqa: F401 - a fixture
 from tests.serving.client import Reply, call, search
+from tests.serving.corpus import CATS
 from tests.serving.relay import Passed, Relay, relay
 from tests.support.gateway import gateway_to
 
@@ -283,12 +284,12 @@ async def test_a_calibration_stands_in_the_side_index(
     wider = replace(spec, scales=(1, 5))
     await attach(engine, shop, wider, encoder)  # another side index takes it over
     assert (await Indices.behind(engine, shop)).only().index != before
-    ours, theirs = (scores(ask(gateway, index, "bidirzscore")) for index in (shop, f"{shop}-native"))
-    assert ours == pytest.approx(theirs, abs=1e-4)
-    assert max(ours.values()) > 0
+    own, reference = (scores(ask(gateway, index, "bidirzscore")) for index in (shop, f"{shop}-native"))
+    assert own == pytest.approx(reference, abs=1e-4)
+    assert max(own.values()) > 0
 
 
-async def test_what_a_side_index_lacks_is_named(
+async def test_knn_over_side_index_without_spans_is_refused_with_the_field(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await attach(engine, shop, spec, encoder)

@@ -17,7 +17,7 @@ ON_ONE_ENGINE = True
 TEXTS = ("our trout hunts at night", "which cat drinks milk?", "snow", "zebra", "an owl on the sofa")
 
 
-async def test_what_is_logged_from_an_attached_index_is_what_is_served(
+async def test_attached_signals_logged_equal_signals_served(
     engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path
 ) -> None:
     await attach(engine, shop, spec, encoder)

@@ -16,7 +16,7 @@ from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from tests.attach.conftest import MAPPING, SETTINGS, corpus, put, remove_traces, update
 from tests.attach.test_beside import ask, scores
-from tests.jobs.test_following import following, settings_for, settled
+from tests.support.following import following, settings_for, settled
 
 
 @pytest.fixture(scope="session")

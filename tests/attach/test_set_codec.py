@@ -52,7 +52,7 @@ async def stored(engine: Engine, index: str) -> dict[str, tuple[TokenVectors, st
 async def test_attached_features_move_into_a_new_side_index(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, codec: Any
 ) -> None:
-    await attach(engine, shop, spec, encoder)
+    await attach(engine, shop, replace(spec, codec="float16"), encoder)
     before = scores(ask(gateway, shop))
     filled = await attach(engine, shop, replace(spec, codec=codec), Silent(encoder))
     assert (filled.carried, filled.written, filled.failed) == (20, 0, 0)
@@ -75,6 +75,8 @@ async def test_attached_features_move_into_a_new_side_index(
         ({"tokens": "none"}, "int2", r"keeps its tokens as \[none\]"),
     ],
 )
-def test_what_cannot_be_moved_is_refused(spec: IndexSpec, change: dict[str, Any], codec: Any, says: str) -> None:
+def test_require_coarser_codec_refuses_finer_codecs_and_other_storage(
+    spec: IndexSpec, change: dict[str, Any], codec: Any, says: str
+) -> None:
     with pytest.raises(InvalidRequest, match=says):
         require_coarser(replace(spec, **change), codec, "articles")

@@ -130,7 +130,7 @@ async def test_two_fills_at_once_never_put_older_features_over_newer_ones(
     assert await hashes(engine, side) == await expected(engine, shop, spec)
 
 
-async def test_what_cannot_be_encoded_is_marked_with_the_reason_and_left_alone(
+async def test_fill_documents_that_cannot_be_encoded_are_marked_with_the_reason(
     engine: Engine, shop: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
     await put(engine, shop, {"odd": {"title": "poison", "body": "text"}})

@@ -15,7 +15,7 @@ from es_ttc.lab.demo import exhibit, limit_style
 from es_ttc.lab.demo.exhibit import Exhibit
 from es_ttc.settings import EngineSettings
 from tests.support.gateway import gateway_to
-from tests.support.kept import Kept
+from tests.support.per_engine import PerEngine
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Filled:
 
 
 @pytest.fixture(scope="session")
-def all_filled(encoder: Encoder) -> Iterator[Kept[Filled]]:
-    with Kept(lambda engine: _filled(engine, encoder)) as kept:
-        yield kept
+def all_filled(encoder: Encoder) -> Iterator[PerEngine[Filled]]:
+    with PerEngine(lambda engine: _filled(engine, encoder)) as per_engine:
+        yield per_engine
 
 
 @pytest.fixture(scope="session")
-def filled(engine_url: str, all_filled: Kept[Filled]) -> Filled:
+def filled(engine_url: str, all_filled: PerEngine[Filled]) -> Filled:
     return all_filled.of(engine_url)
 
 

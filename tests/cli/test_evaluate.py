@@ -151,38 +151,6 @@ def test_bm25_alone_needs_no_encoder(
     assert found["data"]["small set"]["methods"]["bm25"]["recall@10"] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["--methods", "bm25,spektral"], 1, "unknown method [spektral]: did you mean [spectral]?"),
-        (["--methods", ","], 1, "[--methods] names no method"),
-        (["--methods", "bm25", "--baseline", "dense"], 1, "baseline [dense] is not among the methods: bm25"),
-        (["--methods", "bm25", "--split", "dev"], 1, "has no split [dev]: it has test"),
-        (["--window", "some"], 2, "'some' is neither a number of documents, 1 or more, nor all"),
-        (["--window", "0"], 2, "'0' is neither a number of documents"),
-        (["--params", "{"], 2, "is not JSON"),
-        (["--params", '{"k1": 1}'], 2, "must be an object"),
-        (["--params", '{"spectral": {"scale": []}}'], 1, "unknown parameter [scale]"),
-        (["--k", "0"], 2, "0 is not in the range"),
-        (["--engine", "http://127.0.0.1:1", "--methods", "bm25"], 1, "127.0.0.1:1"),
-        (["--methods", "bm25", "--report", "/dev/null/x"], 1, "folder [/dev/null/x] cannot be written"),
-    ],
-)
-def test_evaluate_refuses_impossible_options_in_one_sentence(
-    small: Path, arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["evaluate", str(small), *arguments]) == status
-    captured = capsys.readouterr()
-    assert captured.err.splitlines()[-1].startswith("es-ttc: ")
-    assert message in captured.err
-    assert "Traceback" not in captured.err
-
-
-def test_two_folders_of_one_name_are_refused(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["evaluate", str(small), str(small), "--methods", "bm25"]) == 1
-    assert "two data folders are called [small set]" in capsys.readouterr().err
-
-
 def test_a_failure_leaves_no_results(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results.json"
     assert run(["evaluate", str(small), str(tmp_path / "absent"), "--methods", "bm25", "--out", str(out)]) == 1

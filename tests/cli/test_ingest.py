@@ -142,17 +142,8 @@ def test_features_take_what_was_estimated(here: Path, index_name: str, capsys: p
 
 
 @pytest.mark.parametrize(
-    "grid", ["10", "scale=0.5", "scale=inf", "scale=10,stride=0", "scale=10,step=2", "stride=3", ""]
-)
-def test_a_grid_of_spans_that_means_nothing_is_refused(grid: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["index", "create", "any", "--spans", grid]) == 2
-    assert f"{grid!r} is no grid of spans: give scale=L,stride=S" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("--tokens nested --codec int8", "--codec goes with --tokens packed, not with nested"),
         ("--tokens nested --max-tokens 20000", "20,000 nested vectors, and engines take up to 10,000"),
         ("--tokens rank_vectors", "rank_vectors field, which Elasticsearch has"),
     ],
@@ -227,25 +218,6 @@ def test_documents_without_the_text_fields_make_no_index(
     assert run(["ingest", index_name, "docs.jsonl", "--text-fields", "headline,body"]) == 0
     assert run(["ingest", index_name, "docs.jsonl", "--text-fields", "body"]) == 1
     assert "encodes the fields headline,body" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["ingest", "x", "absent.jsonl"], "no file [absent.jsonl]"),
-        (["ingest", "x"], "Missing argument"),
-        (["index", "create", "x", "--scales", "0.5"], "[0.5] is no scale"),
-        (["index", "create", "x", "--text-fields", "a,,b"], "empty name"),
-        (["index", "create", "x", "--tokens", "nest"], "nested"),
-    ],
-)
-def test_wrong_usage_is_one_sentence(
-    here: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(arguments) != 0
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.count("\n") == 1
 
 
 def test_an_absent_engine_is_one_sentence(

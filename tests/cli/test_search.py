@@ -12,7 +12,6 @@ from typing import Any
 import click
 import pytest
 
-from es_ttc.cli.app import run
 from es_ttc.cli.options import FilterType
 from es_ttc.cli.searching import (
     CliQuery,
@@ -191,27 +190,6 @@ def test_the_command_brings_its_own_gateway(filled: Filled) -> None:
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.lstrip().startswith("1  ")
     assert answer.stderr == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "sentence"),
-    [
-        (("--method", "spectrl"), 1, "did you mean [spectral]"),
-        (("--params", "[1]"), 2, "must be an object"),
-        (("--params", "{"), 2, "is not JSON"),
-        (("--fields", "title,,text"), 2, "holds an empty name"),
-        (("--", " "), 1, "TEXT is empty"),
-        (("--engine", "http://127.0.0.1:1"), 1, "http://127.0.0.1:1 cannot be reached"),
-    ],
-)
-def test_search_refuses_invalid_options_in_one_sentence(
-    arguments: tuple[str, ...], status: int, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["search", "books", *([] if "--" in arguments else ["text"]), *arguments]) == status
-    output = capsys.readouterr()
-    assert sentence in output.err
-    assert len(output.err.splitlines()) == 1
-    assert output.out == ""
 
 
 @pytest.mark.parametrize(

@@ -162,9 +162,9 @@ def test_documents_as_queries_are_counted_where_they_are_encoded(bees: Discovery
 
 def test_a_socket_of_the_host_stays_its_own(bees: DiscoveryTask) -> None:
     """Descriptors of the host are not there in the child: 0, 1, 2 and its own door."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        os.set_inheritable(theirs.fileno(), True)
-        source = f"{HEAD}def program(Q, D, S, ctx):\n    os.write({theirs.fileno()}, b'hello')\n    return S\n"
+    near, far = socket.socketpair()
+    with near, far:
+        os.set_inheritable(far.fileno(), True)
+        source = f"{HEAD}def program(Q, D, S, ctx):\n    os.write({far.fileno()}, b'hello')\n    return S\n"
         with pytest.raises(Refused, match="Bad file descriptor"):
             run(source, [bees], LIMITS, restricted=False)

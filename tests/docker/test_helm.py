@@ -110,7 +110,7 @@ def pods(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [manifest["spec"]["template"] for manifest in kind(manifests, "Deployment")]
 
 
-def ours(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def own_manifests(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The containers of es-ttc."""
     containers = [container for pod in pods(manifests) for container in pod["spec"]["containers"]]
     return [container for container in containers if container["name"] != "redis"]
@@ -180,7 +180,7 @@ def test_kubernetes_knows_every_field(manifests: list[dict[str, Any]]) -> None:
 def test_containers_are_started_with_commands_and_settings_that_there_are(
     manifests: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for container in ours(manifests):
+    for container in own_manifests(manifests):
         name, *flags = container["args"]
         known = {flag for option in load_command(name).params for flag in option.opts}
         assert {flag.partition("=")[0] for flag in flags} <= known

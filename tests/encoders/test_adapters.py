@@ -57,14 +57,14 @@ def test_vectors_are_those_of_peft(adapters: Path, law: Encoder, float32: Encode
 
     folder = packages.minilm_for_torch(hashes).folder
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    theirs = PeftModel.from_pretrained(AutoModel.from_pretrained(folder), str(adapters / "law")).eval()
-    ours, plain = law.encode(SENTENCES), float32.encode(SENTENCES)
+    reference = PeftModel.from_pretrained(AutoModel.from_pretrained(folder), str(adapters / "law")).eval()
+    own, plain = law.encode(SENTENCES), float32.encode(SENTENCES)
     for position, text in enumerate(SENTENCES):
         with torch.inference_mode():
-            rows = theirs(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy()
-        np.testing.assert_allclose(ours.tokens[position], unit(rows), atol=1e-5)
-        np.testing.assert_allclose(ours.pooled[position], unit(rows.mean(axis=0)), atol=1e-5)
-    assert (ours.pooled * plain.pooled).sum(axis=1).max() < 0.95
+            rows = reference(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy()
+        np.testing.assert_allclose(own.tokens[position], unit(rows), atol=1e-5)
+        np.testing.assert_allclose(own.pooled[position], unit(rows.mean(axis=0)), atol=1e-5)
+    assert (own.pooled * plain.pooled).sum(axis=1).max() < 0.95
 
 
 def test_the_identity_names_the_adapter_by_its_content(
@@ -200,7 +200,7 @@ def test_hub_names_come_from_the_local_cache(
         ("{adapters}/law", "is an adapter: name its model and it"),
     ],
 )
-def test_names_that_do_not_do(shipping: Path, adapters: Path, name: str, message: str) -> None:
+def test_invalid_adapter_names_are_refused(shipping: Path, adapters: Path, name: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load_encoder(name.format(shipping=shipping, adapters=adapters))
 

@@ -88,7 +88,7 @@ def test_a_batch_without_padding_gives_what_one_with_padding_gives(device: str, 
             assert np.array_equal(together.pooled[index], alone.pooled[0])
 
 
-def test_queries_too(any_encoder: Encoder) -> None:
+def test_query_vectors_do_not_depend_on_their_batch(any_encoder: Encoder) -> None:
     together = any_encoder.encode(SENTENCES, role="query")
     for position, text in enumerate(SENTENCES):
         alone = any_encoder.encode([text], role="query", tokens=False)
@@ -165,7 +165,7 @@ def test_a_hundred_thousand_tokens(encoder: Encoder) -> None:
     assert result.truncated.tolist() == [True]
 
 
-def test_nothing_in_nothing_out(any_encoder: Encoder) -> None:
+def test_encode_no_texts_gives_no_vectors(any_encoder: Encoder) -> None:
     result = any_encoder.encode([])
     assert result.pooled.shape == (0, 384)
     assert result.tokens == []
@@ -181,14 +181,14 @@ def test_impossible_arguments(encoder: Encoder) -> None:
 @pytest.mark.parametrize("mode", ["mean", "cls", "lasttoken"])
 def test_parity_with_the_library(make_folder: MakeFolder, mode: str) -> None:
     folder = make_folder(configs=pooling(mode) | {"config_sentence_transformers.json": QUERY_PROMPTS})
-    ours = load_encoder(f"{folder}@torch:float32")
-    theirs = library(folder)
+    own = load_encoder(f"{folder}@torch:float32")
+    reference = library(folder)
     texts = [*SENTENCES[:3], LONG]
     for role, prompt in (("document", "text: "), ("query", "search for: ")):
-        result = ours.encode(texts, role=role, max_tokens=ours.identity.max_length)  # type: ignore[arg-type]
-        pooled = theirs.encode(texts, prompt=prompt)
+        result = own.encode(texts, role=role, max_tokens=own.identity.max_length)  # type: ignore[arg-type]
+        pooled = reference.encode(texts, prompt=prompt)
         np.testing.assert_allclose(result.pooled, unit(pooled), atol=1e-5)
-        tokens = theirs.encode(texts, prompt=prompt, output_value="token_embeddings")
+        tokens = reference.encode(texts, prompt=prompt, output_value="token_embeddings")
         for mine, other in zip(result.tokens, tokens, strict=True):
             np.testing.assert_allclose(mine, unit(other.numpy()), atol=1e-5)
 
@@ -227,7 +227,7 @@ def test_arithmetics_differ_by_rounding_only(float32: Encoder, bfloat16: Encoder
         assert (expected.pooled * result.pooled).sum(axis=1).min() > floor
 
 
-def test_matryoshka(float32: Encoder) -> None:
+def test_encoder_with_fewer_dimensions_cuts_vectors(float32: Encoder) -> None:
     short = load_encoder("minilm@torch:float32", dims=64)
     assert short.identity.dims == 64
     assert short.identity.key != float32.identity.key
@@ -236,7 +236,7 @@ def test_matryoshka(float32: Encoder) -> None:
     np.testing.assert_allclose(result.tokens[4], unit(expected.tokens[4][:, :64]), atol=1e-6)
 
 
-def test_max_length(encoder: Encoder) -> None:
+def test_encoder_with_max_length_reads_less(encoder: Encoder) -> None:
     short = load_encoder("minilm@onnx", max_length=32)
     assert short.identity.max_length == 32
     assert short.identity.key != encoder.identity.key

@@ -57,7 +57,7 @@ def test_only_what_is_new_is_encoded(cached: CachedEncoder, counting: Counting) 
     assert counting.seen == SENTENCES
 
 
-def test_no_texts(cached: CachedEncoder) -> None:
+def test_cached_encoder_without_texts_gives_no_vectors(cached: CachedEncoder) -> None:
     result = cached.encode([])
     assert result.pooled.shape == (0, 384)
     assert result.tokens == []

@@ -49,14 +49,14 @@ def assert_the_librarys(folder: Path) -> None:
     encoder = load_encoder(f"{folder}@torch:float32")
     library = late_models.library(folder)
     queries, documents = encoder.encode(QUERIES, role="query"), encoder.encode(DOCUMENTS)
-    theirs = library.encode_query(list(QUERIES), convert_to_numpy=True)
-    for ours, rows in zip(queries.tokens, theirs, strict=True):
-        np.testing.assert_allclose(ours, rows, atol=1e-5)
+    reference = library.encode_query(list(QUERIES), convert_to_numpy=True)
+    for own, rows in zip(queries.tokens, reference, strict=True):
+        np.testing.assert_allclose(own, rows, atol=1e-5)
     rows_of_documents = library.encode_document(list(DOCUMENTS), convert_to_numpy=True)
-    for ours, rows in zip(documents.tokens, rows_of_documents, strict=True):
-        np.testing.assert_allclose(ours, rows, atol=1e-5)
+    for own, rows in zip(documents.tokens, rows_of_documents, strict=True):
+        np.testing.assert_allclose(own, rows, atol=1e-5)
     sums = [[(query @ document.T).max(axis=1).sum() for document in documents.tokens] for query in queries.tokens]
-    np.testing.assert_allclose(sums, library.similarity(theirs, rows_of_documents).numpy(), atol=1e-4)
+    np.testing.assert_allclose(sums, library.similarity(reference, rows_of_documents).numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -257,10 +257,10 @@ def test_onnx_is_the_same_encoder_without_torch(form: Form, make_folder: MakeFol
     for role in ("query", "document"):
         one, two = onnx.encode(DOCUMENTS, role=role), torch.encode(DOCUMENTS, role=role)
         assert one.truncated.tolist() == two.truncated.tolist()
-        for ours, theirs, spans, others in zip(one.tokens, two.tokens, one.offsets, two.offsets, strict=True):
+        for own, reference, spans, others in zip(one.tokens, two.tokens, one.offsets, two.offsets, strict=True):
             assert np.array_equal(spans, others)
             # int8 weights against float32
-            assert np.sum(ours * theirs, axis=1).mean() > 0.97
+            assert np.sum(own * reference, axis=1).mean() > 0.97
 
 
 def test_every_form_has_one_identity_by_its_files_and_by_its_library(models: dict[Form, Path], tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_weights_of_another_backbone_are_never_made_up(copied: Callable[[Form], 
         load_encoder(f"{folder}@torch")
 
 
-def test_options(models: dict[Form, Path]) -> None:
+def test_late_encoder_options_cut_vectors_and_are_checked(models: dict[Form, Path]) -> None:
     name = f"{models['native']}@torch:float32"
     cut = load_encoder(name, dims=8, max_length=20)
     assert cut.identity.key.startswith(f"native@{cut.identity.revision}/8x20+")

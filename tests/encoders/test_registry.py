@@ -40,7 +40,7 @@ REVISION = MODELS["minilm"].revision
         ("", ParsedName("")),
     ],
 )
-def test_names(name: str, parts: ParsedName) -> None:
+def test_parse_name(name: str, parts: ParsedName) -> None:
     assert parse_name(name) == parts
 
 
@@ -50,25 +50,6 @@ def test_a_folder_with_our_signs_in_its_name_is_a_folder(tmp_path: Path) -> None
     assert parse_name(str(folder)) == ParsedName(str(folder))
     assert parse_name(f"{folder}@onnx") == ParsedName(str(folder), "onnx")
     assert parse_name(f"{folder}+law") == ParsedName(str(folder), adapter="law")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("minilm@tensorrt", r"unknown backend \[tensorrt\]: take @torch, @onnx or @vllm"),
-        ("minilm@torch:int4", r"unknown arithmetic \[int4\]"),
-        ("minilm@onnx:float32", "own arithmetic on the CPU"),
-        ("mpnet@onnx", "mpnet has files for @torch and @vllm only"),
-        ("no-such/model", r"encoder \[no-such/model\] is no short name.*hub is switched off"),
-        ("no such model", r"encoder \[no such model\] is no short name"),
-        ("minilmm", r"encoder \[minilmm\] \(did you mean \[minilm\]\?\) is no short name \(minilm, mpnet"),
-        ("no-such/model@vllm", r"encoder \[no-such/model\] is no short name"),
-    ],
-)
-def test_names_that_do_not_do(name: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigurationError, match=message):
-        load_encoder(name)
 
 
 def test_an_unknown_device() -> None:
@@ -371,7 +352,7 @@ def test_damaged_parts_leave_nothing_behind(parts: list[Path], tmp_path: Path, f
     assert [path.name for path in target.parent.iterdir()] == []
 
 
-def test_mpnet() -> None:
+def test_mpnet_is_loaded_from_its_package() -> None:
     encoder = load_encoder("mpnet")
     assert encoder.identity.key == f"all-mpnet-base-v2@{MODELS['mpnet'].revision}/768x384"
     result = encoder.encode(["A dog runs.", "A cat sleeps.", "The dog is running."])

@@ -66,7 +66,7 @@ def test_wins_ties_and_losses_at_one_thousandth() -> None:
     assert comparison.delta == pytest.approx(0.06)
 
 
-def test_p_is_below_the_level_just_where_the_interval_leaves_out_zero() -> None:
+def test_p_value_is_below_5_percent_where_the_interval_excludes_zero() -> None:
     for shift in np.linspace(0, 0.2, 21):
         differences = np.random.default_rng(6).normal(shift, 0.3, size=50)
         deltas = resampled_means(differences[None], resamples=2000)[:, 0]
@@ -75,7 +75,7 @@ def test_p_is_below_the_level_just_where_the_interval_leaves_out_zero() -> None:
             assert (p_value(deltas) < 0.05) == (found.low > 0 or found.high < 0)
 
 
-def test_p_of_no_difference_is_one_and_of_a_certain_one_is_the_least_that_can_be_shown() -> None:
+def test_p_value_is_1_without_difference_and_least_for_equal_gains() -> None:
     assert p_value(np.zeros(999)) == 1.0
     assert p_value(np.ones(999)) == pytest.approx(2 / 1000)
     assert p_value(-np.ones(999)) == pytest.approx(2 / 1000)

@@ -122,31 +122,6 @@ def test_warnings_count_what_changes_the_figures(tmp_path: Path) -> None:
     assert "1 queries have no relevant document" in found
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"corpus": None}, r"has no corpus\.jsonl: it holds qrels, queries\.jsonl; a BEIR folder holds"),
-        ({"corpus": None, "queries": None}, r"has no corpus\.jsonl and no queries\.jsonl: it holds qrels"),
-        ({"test": None}, r"has no split \[test\]: it has none"),
-        ({"test": None, "dev": QRELS}, r"has no split \[test\]: it has dev \(choose with --split\)"),
-        ({"corpus": "\n"}, r"holds no document"),
-        ({"corpus": "{"}, r"corpus\.jsonl\] line 1 is not JSON"),
-        ({"corpus": '{"_id": "a"}'}, r"corpus\.jsonl\] line 1 must be an object with \[_id\] and a string \[text\]"),
-        ({"corpus": "[1]"}, r"line 1 must be an object"),
-        ({"corpus": CORPUS + '{"_id": "7", "text": ""}'}, r"line 4 repeats \[_id\] \[7\]"),
-        ({"corpus": '{"_id": "a", "title": 1, "text": ""}'}, r"\[title\] of document \[a\] must be a string"),
-        ({"queries": '{"_id": "q", "text": null}'}, r"queries\.jsonl\] line 1 must be an object"),
-        ({"test": QRELS + "q2 0 7 1\n"}, r"test\.tsv\] line 5 must be query-id TAB corpus-id TAB .* got \[q2 0 7 1\]"),
-        ({"test": QRELS + "q2\t7\thigh\n"}, r"line 5 must be"),
-        ({"test": QRELS + "q2\tAda Lovelace\t1\n"}, r"line 5 grades \[q2\] and \[Ada Lovelace\] 1 after 2"),
-        ({"test": "query-id\tcorpus-id\tscore\nx\t7\t1\n"}, r"judges no query of queries\.jsonl: 1 judged ids"),
-    ],
-)
-def test_a_malformed_folder_is_one_clear_sentence(tmp_path: Path, changes: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        load_collection(write(tmp_path / "c", **changes))
-
-
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"data folder \[.*nowhere\] does not exist"):
         load_collection(tmp_path / "nowhere")

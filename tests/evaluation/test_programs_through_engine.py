@@ -82,10 +82,10 @@ def test_alone_on_an_engine_as_in_a_batch(small: Collection, engine_url: str, en
     ):
         for method in methods:
             assert isinstance(method.rescorer, ProgramRescorer)
-            ours, theirs = memory.rank(method), engine.rank(method)
+            own, reference = memory.rank(method), engine.rank(method)
             for query in small.queries:
-                expected = dict(zip(ours.rankings[query], ours.scores[query].tolist(), strict=False))
-                found = dict(zip(theirs.rankings[query], theirs.scores[query].tolist(), strict=False))
+                expected = dict(zip(own.rankings[query], own.scores[query].tolist(), strict=False))
+                found = dict(zip(reference.rankings[query], reference.scores[query].tolist(), strict=False))
                 assert expected.keys() == {document.id for document in small.documents} - {"no text"}
                 assert found.keys() >= expected.keys()
                 scores = np.array([expected[document] for document in expected])

@@ -194,7 +194,7 @@ def test_all_losing_is_said() -> None:
 @pytest.mark.parametrize(
     ("value", "shown"), [(0.1234, "+0.123"), (-0.1234, "\N{MINUS SIGN}0.123"), (0.0, "0.000"), (-0.0001, "0.000")]
 )
-def test_signed_numbers(value: float, shown: str) -> None:
+def test_differences_are_printed_with_their_sign(value: float, shown: str) -> None:
     assert report.signed(value) == shown
 
 

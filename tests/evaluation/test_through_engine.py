@@ -78,17 +78,17 @@ def test_memory_and_engine_give_the_same_scores(small: Collection, engine_url: s
     assert index.name not in indices(engine_url)
 
 
-def same_scores(ours: Run, theirs: Run, collection: Collection, least: int) -> None:
+def same_scores(own: Run, reference: Run, collection: Collection, least: int) -> None:
     for query in collection.queries:
-        expected = dict(zip(ours.rankings[query], ours.scores[query].tolist(), strict=False))
-        found = dict(zip(theirs.rankings[query], theirs.scores[query].tolist(), strict=False))
+        expected = dict(zip(own.rankings[query], own.scores[query].tolist(), strict=False))
+        found = dict(zip(reference.rankings[query], reference.scores[query].tolist(), strict=False))
         assert len(expected) >= least
         shared = expected.keys() & found.keys()
         assert len(shared) >= len(expected) - 1  # a tie at the window's edge may fall either way
         np.testing.assert_allclose(
             [found[document] for document in shared], [expected[document] for document in shared], atol=1e-4
         )
-        assert set(theirs.rankings[query]) - {"no text"} == {one.id for one in collection.documents} - {"no text"}
+        assert set(reference.rankings[query]) - {"no text"} == {one.id for one in collection.documents} - {"no text"}
 
 
 def test_every_method_runs_and_bm25_agrees_with_memory(small: Collection, engine_url: str, encoder: Encoder) -> None:
@@ -100,9 +100,9 @@ def test_every_method_runs_and_bm25_agrees_with_memory(small: Collection, engine
     assert where.split()[0] in ("opensearch", "elasticsearch")
     memory, _ = run_plan(plan, collection, encoder)
     for name in through.methods:
-        ours, theirs = memory.methods[name].scores, through.methods[name].scores
+        own, reference = memory.methods[name].scores, through.methods[name].scores
         # Lucene rounds lengths, so near-ties of BM25 may fall otherwise, and `hybrid` counts ranks.
-        assert theirs.mean("ndcg@10") == pytest.approx(ours.mean("ndcg@10"), abs=0.05), name
+        assert reference.mean("ndcg@10") == pytest.approx(own.mean("ndcg@10"), abs=0.05), name
 
 
 def test_numeric_fields_of_a_collection_are_those_of_its_index(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.conftest import all_behind, behind, encoder
+from tests.serving.conftest import all_stacks, encoder, stack
 
-__all__ = ["all_behind", "behind", "encoder"]
+__all__ = ["all_stacks", "encoder", "stack"]
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from es_ttc.serving.features.encoding import Encoders, EncoderVariants
 from es_ttc.serving.pool import BoundedPool
 from tests.serving.client import call, search
 from tests.serving.conftest import make_index
+from tests.serving.corpus import EVERYTHING
 from tests.support.gateway import gateway_to
 
 IDENTITY = EncoderIdentity("a-model", "0123456789ab", 384, 256)
-EVERYTHING = {"match": {"anyway": "creature"}}
 NEW = 14
 """Identities that documents name: more than may be loaded."""
 
@@ -138,7 +138,7 @@ def indices(opensearch_url: str, index_name: str, encoder: Encoder) -> list[str]
         made = {"mappings": mappings, "settings": {"index.knn": True, "number_of_shards": 1}}
         assert call(opensearch_url, "PUT", f"/{name}", made).status == 200
         key = replace(encoder.identity, dims=383 - number).key
-        document = {"anyway": "creature", "ttc": {"hash": f"h{number}-doc_values", "encoder": key}}
+        document = {"kind": "animal", "ttc": {"hash": f"h{number}-doc_values", "encoder": key}}
         assert call(opensearch_url, "PUT", f"/{name}/_doc/1?refresh=true", document).status == 201
     return names
 

@@ -153,7 +153,7 @@ async def test_documents_that_are_gone_at_the_end_are_counted_as_missing(
     assert not outcome.complete
 
 
-def test_what_was_rejected_before_a_run_was_resumed_still_counts(
+def test_resumed_ingest_counts_earlier_rejections(
     here: Path, opensearch_url: str, index_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [{"_id": "bad", "text": {"not": "a text"}}, *documents()]

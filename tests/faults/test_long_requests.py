@@ -13,7 +13,7 @@ from es_ttc.serving.http import limits
 from es_ttc.serving.http.filter_path import filtered, glob_matches
 from es_ttc.serving.http.limits import admits_items, count_values, deeper_than
 from tests.serving.client import call
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.support.encoders import Counting
 from tests.support.gateway import gateway_to
 
@@ -71,10 +71,10 @@ EXPENSIVE: dict[str, tuple[str, bytes, dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("name", EXPENSIVE)
-def test_an_expensive_request_is_refused_while_others_are_answered(behind: Behind, name: str) -> None:
+def test_an_expensive_request_is_refused_while_others_are_answered(stack: SearchStack, name: str) -> None:
     api, body, headers, word = EXPENSIVE[name]
-    with victim(behind) as waits:
-        replies = [call(behind.gateway, "POST", f"/{behind.index}/{api}", body, headers) for _ in range(2)]
+    with victim(stack) as waits:
+        replies = [call(stack.gateway, "POST", f"/{stack.index}/{api}", body, headers) for _ in range(2)]
     for reply in replies:
         assert reply.status in (400, 413), reply.body[:300]
         assert word in reply.reason
@@ -82,49 +82,49 @@ def test_an_expensive_request_is_refused_while_others_are_answered(behind: Behin
     assert max(waits) < PATIENCE
 
 
-def test_large_searches_without_a_section_pass_as_they_are(behind: Behind) -> None:
+def test_large_searches_without_a_section_pass_as_they_are(stack: SearchStack) -> None:
     """No limit of ours holds for a search that is the engine's own, whatever texts stand in it."""
     terms = [f"t{number}" for number in range(60_000)] + ["ttc", "query_text"]
     body = {"query": {"bool": {"filter": [{"terms": {"group": terms}}] * 10}}, "size": 1}
-    direct, through = (call(url, "POST", f"/{behind.index}/_search", body) for url in (behind.engine, behind.gateway))
+    direct, through = (call(url, "POST", f"/{stack.index}/_search", body) for url in (stack.engine, stack.gateway))
     assert through.status == direct.status == 200
     lines = b'{}\n{"query":{"term":{"group":"ttc"}},"size":0}\n' * 1200
     direct, through = (
-        call(url, "POST", f"/{behind.index}/_msearch", lines, NDJSON) for url in (behind.engine, behind.gateway)
+        call(url, "POST", f"/{stack.index}/_msearch", lines, NDJSON) for url in (stack.engine, stack.gateway)
     )
     assert through.status == direct.status == 200
     assert len(through.json()["responses"]) == 1200
 
 
-def test_what_we_make_of_a_request_is_not_limited(
-    behind: Behind, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+def test_object_limit_does_not_hold_for_queries_of_the_gateway(
+    stack: SearchStack, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retrievals of hundreds of documents become queries that are far longer than the caller's request."""
     monkeypatch.setattr(limits, "MAX_OBJECTS", 100)
-    with gateway_to(behind.engine, encoder) as gateway:
+    with gateway_to(stack.engine, encoder) as gateway:
         knn = {"field": "ttc.vector", "query_text": "cat", "k": 50, "ttc": {"method": "dense"}}
         body = {"query": {"knn": knn}, "rescore": SECTION}
-        reply = call(gateway, "POST", f"/{behind.index}/_search", body)
+        reply = call(gateway, "POST", f"/{stack.index}/_search", body)
         assert reply.status == 200, reply.body
         assert reply.json()["ttc"]["applied"] is True
 
 
-def test_the_header_of_an_item_that_is_no_object_is_a_400(behind: Behind) -> None:
+def test_the_header_of_an_item_that_is_no_object_is_a_400(stack: SearchStack) -> None:
     for line in (
         {"query": {"ttc": {"method": "rm3", "query_text": "cat"}}},
         {"query": {"match_all": {}}, "rescore": SECTION},
     ):
         for header in (b"1", b"[]", b'"x"'):
-            reply = call(behind.gateway, "POST", "/_msearch", header + b"\n" + orjson.dumps(line) + b"\n", NDJSON)
+            reply = call(stack.gateway, "POST", "/_msearch", header + b"\n" + orjson.dumps(line) + b"\n", NDJSON)
             answer = reply.json()
             assert answer.get("status") == 400 or answer["responses"][0]["status"] == 400
 
 
 @pytest.mark.parametrize("pattern", ["**." * 90 + "_id", "*a*a*a*a*a*a*a*a*a*a*b." * 40 + "x", "a," * 1500 + "**.b"])
-def test_a_filter_path_takes_no_time_to_speak_of(behind: Behind, pattern: str) -> None:
+def test_a_filter_path_takes_no_time_to_speak_of(stack: SearchStack, pattern: str) -> None:
     body = {"query": {"match_all": {}}, "size": 50, "rescore": SECTION}
-    with victim(behind) as waits:
-        reply = call(behind.gateway, "POST", f"/{behind.index}/_search?filter_path={pattern}", body)
+    with victim(stack) as waits:
+        reply = call(stack.gateway, "POST", f"/{stack.index}/_search?filter_path={pattern}", body)
     assert reply.status == 200
     assert max(waits) < PATIENCE
 
@@ -153,7 +153,7 @@ def test_patterns_match_as_the_engines_have_it(pattern: str, name: str, matches:
     assert glob_matches(pattern, name) is matches
 
 
-def test_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_values_and_deeper_than(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_values({"a": [1, 2, {"b": 3}]}, 100) == 6
     assert count_values([0] * 1000, 10) > 10
     assert deeper_than([[[]]], 2)
@@ -172,26 +172,26 @@ def test_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["missing index", "missing index, by kNN", "refused query"],
 )
 def test_nothing_is_encoded_for_a_search_that_the_engine_refuses(
-    behind: Behind, encoder: Encoder, body: dict[str, Any]
+    stack: SearchStack, encoder: Encoder, body: dict[str, Any]
 ) -> None:
     counting = Counting(encoder)
 
-    index = behind.index if "bool" in body["query"] else "there-is-no-such-index"
-    with gateway_to(behind.engine, counting) as gateway:
+    index = stack.index if "bool" in body["query"] else "there-is-no-such-index"
+    with gateway_to(stack.engine, counting) as gateway:
         counting.seen.clear()  # those of warming up
         reply = call(gateway, "POST", f"/{index}/_search", body)
         assert reply.status in (400, 404)
         assert counting.seen == []
         good = {"query": {"match": {"text": "cat"}}, "rescore": SECTION}
-        assert call(gateway, "POST", f"/{behind.index}/_search", good).json()["ttc"]["applied"] is True
+        assert call(gateway, "POST", f"/{stack.index}/_search", good).json()["ttc"]["applied"] is True
         assert counting.seen == ["cat"]
 
 
 class victim:  # noqa: N801 - used as a function
     """Counts something every few milliseconds while others do their worst, and keeps how long each answer took."""
 
-    def __init__(self, behind: Behind) -> None:
-        self._behind = behind
+    def __init__(self, stack: SearchStack) -> None:
+        self._stack = stack
         self._done = threading.Event()
         self._waits: list[float] = []
         self._thread = threading.Thread(target=self._ask, daemon=True)
@@ -207,7 +207,7 @@ class victim:  # noqa: N801 - used as a function
     def _ask(self) -> None:
         while not self._done.is_set():
             started = time.monotonic()
-            reply = call(self._behind.gateway, "GET", "/_ttc/health")
+            reply = call(self._stack.gateway, "GET", "/_ttc/health")
             assert reply.status == 200
             self._waits.append(time.monotonic() - started)
             self._done.wait(0.01)

@@ -15,13 +15,13 @@ from es_ttc.serving.features.index_meta import most_frequent
 from es_ttc.vectors.packed import pack_norms, pack_offsets, pack_tokens, unpack_tokens
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import SIDECAR_TOKEN, Behind, make_index
+from tests.serving.conftest import SIDECAR_TOKEN, SearchStack, make_index
+from tests.serving.corpus import CATS
 from tests.serving.test_sidecar import FIELDS, answer, ask, first_pass, frame_of, what_is_missing
 from tests.support.gateway import gateway_to
 
 OF_TOKENS = {"truncated", "too-long", "more-than-allowed", "earlier-layout"}
 INDEX = "faults-odd-documents"
-CATS = "which cat drinks milk?"
 GOOD = tuple(f"d{number}" for number in range(60) if number != 7)
 FOREIGN = "other-model@0123456789ab/384x256"
 RNG = np.random.default_rng(5)
@@ -76,7 +76,7 @@ USELESS = {name for name, why in REASONS.items() if why}
 
 
 @pytest.fixture(scope="module")
-def odd(opensearch_url: str, encoder: Encoder) -> Iterator[Behind]:
+def odd(opensearch_url: str, encoder: Encoder) -> Iterator[SearchStack]:
     spec = make_index(opensearch_url, INDEX, encoder, codec="int8")
     body = {
         "query": {"ids": {"values": ["d1"]}},
@@ -88,20 +88,20 @@ def odd(opensearch_url: str, encoder: Encoder) -> Iterator[Behind]:
     vector = unpack_tokens(b64decode(own["pooled"])).values[0].astype(float).tolist()
     for name, (_, changes) in odd_documents(own, identity, hit["fields"]["ttc.hash"][0]).items():
         marks = {"hash": f"hash_of_{name}".replace("-", "_") + "-doc_values", "encoder": identity, "vector": vector}
-        document = {"title": name, "anyway": "creature", "ttc": {**own, **marks, **changes}}
+        document = {"title": name, "kind": "animal", "ttc": {**own, **marks, **changes}}
         reply = call(opensearch_url, "PUT", f"/{INDEX}/_doc/{name}?refresh=true", document)
         assert reply.status == 201, reply.body
     try:
         with gateway_to(opensearch_url, encoder, sidecar_token=SecretStr(SIDECAR_TOKEN)) as url:
-            yield Behind(opensearch_url, url, INDEX, spec)
+            yield SearchStack(opensearch_url, url, INDEX, spec)
     finally:
         call(opensearch_url, "DELETE", f"/{INDEX}")
 
 
-def rescored(behind: Behind, ids: list[str], method: str = "spectral", **section: Any) -> Reply:
+def rescored(stack: SearchStack, ids: list[str], method: str = "spectral", **section: Any) -> Reply:
     body = {"query": {"ids": {"values": ids}}, "size": 100}
     rescore = {"window_size": 100, "ttc": {"method": method, "query_text": CATS, **section}}
-    return search(behind.gateway, behind.index, {**body, "rescore": rescore})
+    return search(stack.gateway, stack.index, {**body, "rescore": rescore})
 
 
 def scores_of(reply: Reply, names: set[str]) -> dict[str, float]:
@@ -118,7 +118,7 @@ def scores_of(reply: Reply, names: set[str]) -> dict[str, float]:
     detail=st.booleans(),
 )
 def test_good_documents_are_scored_as_if_the_odd_ones_were_not_there(
-    odd: Behind, good: set[str], bad: set[str], method: str, detail: bool
+    odd: SearchStack, good: set[str], bad: set[str], method: str, detail: bool
 ) -> None:
     if method in ("mmr", "nnn"):  # they judge documents together: only those that have no score change nothing
         bad &= USELESS - OF_TOKENS
@@ -134,7 +134,7 @@ def test_good_documents_are_scored_as_if_the_odd_ones_were_not_there(
     assert "skipped" not in alone.json()["ttc"]
 
 
-def test_an_odd_document_that_is_read_by_itself_spoils_nothing_either(odd: Behind) -> None:
+def test_an_odd_document_that_is_read_by_itself_spoils_nothing_either(odd: SearchStack) -> None:
     """The rest is in memory."""
     good = [*GOOD[:10]]
     expected = scores_of(rescored(odd, good), set(good))
@@ -142,7 +142,7 @@ def test_an_odd_document_that_is_read_by_itself_spoils_nothing_either(odd: Behin
         assert scores_of(rescored(odd, [*good, name]), set(good)) == pytest.approx(expected, abs=1e-7)
 
 
-def test_what_was_skipped_is_marked_and_counted(odd: Behind) -> None:
+def test_skipped_documents_are_marked_and_counted(odd: SearchStack) -> None:
     ids = [*GOOD[:20], *ODD]
     reply = rescored(odd, ids, detail=True)
     expected: dict[str, int] = {}
@@ -157,7 +157,7 @@ def test_what_was_skipped_is_marked_and_counted(odd: Behind) -> None:
         assert f'es_ttc_skipped_documents_total{{reason="{reason}"}}' in metrics
 
 
-def test_a_window_of_odd_documents_only_is_the_first_pass_marked_or_an_error(odd: Behind) -> None:
+def test_a_window_of_odd_documents_only_is_the_first_pass_marked_or_an_error(odd: SearchStack) -> None:
     for name in sorted(USELESS - {"unknown-layout"}):
         reply = rescored(odd, [name])
         assert reply.status == 200, (name, reply.body)
@@ -170,7 +170,7 @@ def test_a_window_of_odd_documents_only_is_the_first_pass_marked_or_an_error(odd
     assert rescored(odd, ["unknown-layout"], on_error="fail").status == 502
 
 
-def test_a_retrieval_by_knn_passes_over_them(odd: Behind) -> None:
+def test_a_retrieval_by_knn_passes_over_them(odd: SearchStack) -> None:
     for method in ("dense", "nnn", "rocchio"):
         query = {"knn": {"ttc.vector": {"query_text": CATS, "k": 80, "ttc": {"method": method}}}}
         reply = search(odd.gateway, odd.index, {"query": query, "size": 80})
@@ -181,7 +181,7 @@ def test_a_retrieval_by_knn_passes_over_them(odd: Behind) -> None:
         assert not {"foreign", "smaller", "two-encoders"} & set(reply.ids)
 
 
-def test_strategies_judge_by_the_indexs_encoder(odd: Behind) -> None:
+def test_strategies_judge_by_the_indexs_encoder(odd: SearchStack) -> None:
     body = {"query": {"ids": {"values": ["foreign", "smaller", "truncated", *GOOD[:10]]}}, "size": 20}
     params = {"reranker": "maxsim", "budget": 13}
     section = {"method": "rr", "query_text": CATS, "params": params}
@@ -194,9 +194,9 @@ def test_strategies_judge_by_the_indexs_encoder(odd: Behind) -> None:
     assert order == sorted(expected, key=lambda name: -expected[name])
 
 
-def test_the_sidecar_passes_over_them(odd: Behind) -> None:
+def test_the_sidecar_passes_over_them(odd: SearchStack) -> None:
     documents, blobs = first_pass(odd)
-    index = search(odd.engine, odd.index, {"query": {"match": {"anyway": "creature"}}, "size": 100}).ids
+    index = search(odd.engine, odd.index, {"query": {"match": {"kind": "animal"}}, "size": 100}).ids
     good = [place for place, name in enumerate(index) if name not in ODD]
     assert len(index) == len(documents) > len(good)
 

@@ -12,9 +12,9 @@ from es_ttc.errors import TooManyRequests
 from es_ttc.serving.pool import BoundedPool, slices, work_of
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import make_index
+from tests.serving.corpus import EVERYTHING
 from tests.support.gateway import gateway_to
 
-EVERYTHING = {"match": {"anyway": "creature"}}
 LONG = " ".join(f"The owl number {number} sings before rain." for number in range(150))
 FLOOD = 12
 TEXTS = 16
@@ -74,7 +74,7 @@ async def test_a_call_that_nobody_waits_for_any_more_is_not_begun(pool: BoundedP
     assert begun == []
 
 
-async def test_what_a_method_raises_comes_back_whatever_it_is(pool: BoundedPool) -> None:
+async def test_pool_stop_iteration_becomes_a_runtime_error(pool: BoundedPool) -> None:
     def stops() -> None:
         raise StopIteration
 

@@ -101,7 +101,7 @@ def one_query(text: str) -> Context:
 def test_a_regular_expression_that_never_ends_costs_its_search_alone(
     opensearch_url: str, index_name: str, encoder: Encoder, programs: Path
 ) -> None:
-    spec = IndexSpec(encoder.identity, text_fields=("text",), tokens="none", codec="float16")
+    spec = IndexSpec(encoder.identity, text_fields=("text",), tokens="none")
     documents = [{"_id": document.id, "text": document.text} for document in BEES.documents]
     asyncio.run(fill(opensearch_url, index_name, spec, encoder, documents))
 
@@ -215,7 +215,7 @@ def test_a_call_that_nobody_waits_for_leaves_its_process_to_the_next(host: Progr
     assert len([child for child in children() if _is_kept(child)]) == 1
 
 
-def test_what_a_program_takes_is_limited() -> None:
+def test_program_beyond_memory_or_time_is_refused() -> None:
     one = np.ones((1, 2), np.float32)
     host = ProgramProcessPool(ProgramLimits(seconds=0.5, memory_mb=64, processes=0))
     try:

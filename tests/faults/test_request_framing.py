@@ -6,7 +6,7 @@ from io import BufferedIOBase
 import orjson
 import pytest
 
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.serving.relay import relay
 from tests.support.gateway import gateway_to
 from tests.support.raw_http import connect, exchange, status_of
@@ -38,11 +38,11 @@ def read_count(answers: BufferedIOBase) -> int:
 
 
 @pytest.mark.parametrize("upgrade", UPGRADES, ids=lambda upgrade: upgrade.partition(b"pgrade: ")[2][:5].decode())
-def test_an_upgrade_that_is_not_taken_changes_no_request(behind: Behind, upgrade: bytes) -> None:
-    common = b" /%b/_count HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n" % behind.index.encode()
+def test_an_upgrade_that_is_not_taken_changes_no_request(stack: SearchStack, upgrade: bytes) -> None:
+    common = b" /%b/_count HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n" % stack.index.encode()
     requests = [(method + common + upgrade + framing + b"\r\n", body) for method, framing, body, _ in FORMS]
     counts = [count for *_, count in FORMS]
-    with connect(behind.gateway) as connection, connection.makefile("rb") as answers:
+    with connect(stack.gateway) as connection, connection.makefile("rb") as answers:
         for (head, body), count in zip(requests, counts, strict=True):
             middle = len(head) - 20
             for parts in ([head + body], [head, body], [head[:middle], head[middle:] + body[:7], body[7:]]):
@@ -54,12 +54,12 @@ def test_an_upgrade_that_is_not_taken_changes_no_request(behind: Behind, upgrade
         assert [read_count(answers) for _ in requests] == counts
 
 
-def test_trailers_are_no_headers(behind: Behind) -> None:
+def test_trailers_are_no_headers(stack: SearchStack) -> None:
     trailers = b"x-proxy-user: root\r\nauthorization: Basic eA==\r\nconnection: authorization\r\ncontent-type: x/y\r\n"
-    head = b"POST /%b/_count HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n" % behind.index.encode()
+    head = b"POST /%b/_count HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n" % stack.index.encode()
     own = b"content-type: application/json\r\nauthorization: Basic b3du\r\n\r\n"
-    last = b"GET /%b/_count HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % behind.index.encode()
-    with relay(behind.engine) as seen, gateway_to(seen.url) as gateway:
+    last = b"GET /%b/_count HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" % stack.index.encode()
+    with relay(stack.engine) as seen, gateway_to(seen.url) as gateway:
         exchange(gateway, head + own + CHUNKS + trailers + b"\r\n" + last)
     first, second = (one.headers for one in seen.passed if one.target.endswith("/_count"))
     assert (first["content-type"], first["authorization"]) == ("application/json", "Basic b3du")
@@ -77,7 +77,7 @@ REFUSED = [
 ]
 
 
-def test_headers_that_servers_may_read_differently_are_refused(behind: Behind) -> None:
+def test_headers_that_servers_may_read_differently_are_refused(stack: SearchStack) -> None:
     for head, status, words in REFUSED:
-        answer = exchange(behind.gateway, head + b"\r\n0\r\n\r\n")
+        answer = exchange(stack.gateway, head + b"\r\n0\r\n\r\n")
         assert (status_of(answer), words in answer, b'"root_cause"' in answer) == (status, True, True), head

@@ -11,7 +11,7 @@ from es_ttc.engine.addresses import EngineAddress, engine_addresses
 from es_ttc.errors import InvalidRequest
 from es_ttc.settings import EngineSettings
 from tests.serving.client import call
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.support.raw_http import Trap, exchange, status_of, trap
 
 ON_ONE_ENGINE = True
@@ -79,24 +79,24 @@ def test_several_addresses_and_a_cloud_id() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_no_form_of_target_reaches_another_server(behind: Behind, form: str) -> None:
-    before = call(behind.gateway, "GET", "/_ttc/").json()["engine"]
+def test_no_form_of_target_reaches_another_server(stack: SearchStack, form: str) -> None:
+    before = call(stack.gateway, "GET", "/_ttc/").json()["engine"]
     with trap() as other:
         target = form.replace("{host}", _HOST).replace("{port}", str(other.port))
         for method in ("GET", "OPTIONS", "POST"):
             request = f"{method} {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-            answer = exchange(behind.gateway, request.encode())
+            answer = exchange(stack.gateway, request.encode())
             assert status_of(answer), answer
             assert status_of(answer) != 503, answer
         assert other.reached == []
-    assert call(behind.gateway, "GET", "/_ttc/").json()["engine"] == before
+    assert call(stack.gateway, "GET", "/_ttc/").json()["engine"] == before
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(target=_targets)
-def test_no_made_up_target_reaches_another_server(behind: Behind, listening: Trap, target: str) -> None:
+def test_no_made_up_target_reaches_another_server(stack: SearchStack, listening: Trap, target: str) -> None:
     target = target.replace("{port}", str(listening.port))
-    exchange(behind.gateway, f"GET {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+    exchange(stack.gateway, f"GET {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
     assert listening.reached == []
 
 
@@ -106,21 +106,21 @@ def listening() -> object:
         yield other
 
 
-def test_an_absolute_target_is_the_engines_path(behind: Behind) -> None:
-    target = f"http://somewhere.else:81/{behind.index}/_count"
-    assert call(behind.gateway, "GET", target).json() == call(behind.engine, "GET", f"/{behind.index}/_count").json()
+def test_an_absolute_target_is_the_engines_path(stack: SearchStack) -> None:
+    target = f"http://somewhere.else:81/{stack.index}/_count"
+    assert call(stack.gateway, "GET", target).json() == call(stack.engine, "GET", f"/{stack.index}/_count").json()
 
 
-def test_options_of_the_server_are_the_engines(behind: Behind) -> None:
+def test_options_of_the_server_are_the_engines(stack: SearchStack) -> None:
     request = b"OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
-    through, direct = exchange(behind.gateway, request), exchange(behind.engine, request)
+    through, direct = exchange(stack.gateway, request), exchange(stack.engine, request)
     assert status_of(through) == 200
     allow = [sorted(re.findall(rb"[A-Z]+", re.search(rb"(?i)allow: (.*)\r\n", one)[1])) for one in (through, direct)]  # type: ignore[index]
     assert allow[0] == allow[1]
 
 
-def test_a_refused_target_is_an_error_in_the_engines_shape(behind: Behind) -> None:
-    answer = exchange(behind.gateway, b"GET *@127.0.0.1:9/secret HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+def test_a_refused_target_is_an_error_in_the_engines_shape(stack: SearchStack) -> None:
+    answer = exchange(stack.gateway, b"GET *@127.0.0.1:9/secret HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     assert status_of(answer) == 400
     assert b'"root_cause"' in answer
     assert b"it must begin with [/]" in answer

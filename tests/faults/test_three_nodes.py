@@ -24,7 +24,8 @@ from es_ttc.reranking.index_graph import build_graph
 from es_ttc.settings import EngineSettings, Settings
 from tests.conftest import Outcome
 from tests.serving.client import Reply, call
-from tests.serving.conftest import corpus, fill
+from tests.serving.conftest import fill
+from tests.serving.corpus import corpus
 from tests.support.gateway import gateway_to
 from tests.support.memory import data_folder
 from tests.support.own_node import free_ports, kill

@@ -71,8 +71,6 @@ def test_a_graph_from_its_building_to_its_end(
         (("build", "no-such-index"), 1, "there is no index [no-such-index]"),
         (("build", "a,b"), 1, "may stand for many indices"),
         (("update", "no-such-index"), 1, "there is no index [no-such-index]"),
-        (("build", "x", "--degree", "0"), 2, "0 is not in the range"),
-        (("build", "x", "--builder", "faiss"), 2, "'faiss' is not one of"),
     ],
 )
 def test_graph_refuses_invalid_options_in_one_sentence(

@@ -30,29 +30,6 @@ def test_without_an_id_the_content_names_the_document() -> None:
     assert prepared({"text": "a", "n": 1}).id != prepared({"text": "a", "n": 2}).id
 
 
-@pytest.mark.parametrize(
-    ("document", "id_field", "message"),
-    [
-        ({"text": "a"}, "sku", r"no \[sku\].*--id-field"),
-        ({"text": "a"}, "_id", r"no \[_id\]"),
-        ({"_id": ""}, None, r"no \[_id\]"),
-        ({"_id": 1.5}, None, "whole number"),
-        ({"_id": True}, None, "whole number"),
-        ({"_id": "x" * 513}, None, "513 bytes"),
-        ({"_id": "\ud800"}, None, "Unicode"),
-        ({"ttc": {"vector": [1]}}, None, "reserved"),
-        ({"ttc.vector": [1]}, None, "reserved"),
-        ({"text": "\udfff"}, None, "JSON form"),
-        ({"text": {"a": 1}}, None, "holds a dict"),
-    ],
-)
-def test_an_invalid_document_is_refused_with_the_reason(
-    document: dict[str, object], id_field: str | None, message: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        prepared(document, id_field)
-
-
 def test_a_record_that_could_not_be_read_keeps_its_reason() -> None:
     with pytest.raises(InvalidRequest, match="not JSON"):
         prepare(0, Record("a.jsonl", 3, None, "the line is not JSON", "{"), SPEC, None)

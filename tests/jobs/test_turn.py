@@ -28,7 +28,7 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import ENRICHMENT, IndexSpec
 from es_ttc.settings import Settings
 from tests.conftest import PRODUCTS
-from tests.support.jobs import IDENTITY, Workplace, census, document, fill, make_index
+from tests.support.jobs import IDENTITY, JobSetup, census, document, fill, make_index
 from tests.support.llm import ScriptedModel, scripted_model
 
 ON_ONE_ENGINE = True
@@ -46,15 +46,15 @@ def answer(question: str) -> str:
 class Desk:
     """A job's engine, index and model, and the calls that workers and people make."""
 
-    def __init__(self, engine: Engine, place: Workplace, model: ScriptedModel) -> None:
+    def __init__(self, engine: Engine, job_setup: JobSetup, model: ScriptedModel) -> None:
         self.engine = engine
-        self.place = place
+        self.job_setup = job_setup
         self.model = model
-        self.index = place.index
+        self.index = job_setup.index
 
     @property
     def settings(self) -> Settings:
-        return self.place.settings
+        return self.job_setup.settings
 
     async def submit(self, **wanted: Any) -> JobStatus[Any]:
         return await submission.submit_job(
@@ -98,7 +98,7 @@ async def desk_of(
 ) -> AsyncIterator[Desk]:
     await make_index(engine, index, count)
     async with scripted_model(lambda body: answers(body["prompt"]), seconds=seconds) as model:
-        yield Desk(engine, Workplace(engine.url, index, model.url, folder), model)
+        yield Desk(engine, JobSetup(engine.url, index, model.url, folder), model)
 
 
 @on_both
@@ -107,7 +107,7 @@ async def test_every_document_is_enriched_once_and_counted(engine: Engine, index
         submitted = await desk.submit(lanes=3, parallel=4, price=Price(read=1e6, written=2e6))
         assert (submitted.state, submitted.progress.pending, submitted.job.total) == ("running", COUNT, COUNT)
         shown = await desk.work(submitted.job.id, lanes=3)
-        counted = await census(engine, desk.place, shown.job.id)
+        counted = await census(engine, desk.job_setup, shown.job.id)
         assert (counted.documents, counted.enriched, counted.once, counted.notes) == (COUNT,) * 4
         assert desk.asked == Counter({str(number): 1 for number in range(COUNT)})
         progress = shown.progress
@@ -122,7 +122,9 @@ async def test_every_document_is_enriched_once_and_counted(engine: Engine, index
         assert await engine.count(index_name, {"match": {"text": "flood"}}) == 0
 
 
-async def test_nothing_is_paid_twice(engine: Engine, index_name: str, tmp_path: Path) -> None:
+async def test_second_job_asks_nothing_about_enriched_documents(
+    engine: Engine, index_name: str, tmp_path: Path
+) -> None:
     async with desk_of(engine, index_name, tmp_path) as desk:
         first = await desk.submit()
         await desk.work(first.job.id)
@@ -159,7 +161,7 @@ async def test_a_document_that_changes_under_way_is_left_and_met_again(
     engine: Engine, index_name: str, tmp_path: Path
 ) -> None:
     async with desk_of(engine, index_name, tmp_path, count=3, seconds=3.0) as desk:
-        desk.place.more["ES_TTC_LLM_TIMEOUT"] = "30"
+        desk.job_setup.more["ES_TTC_LLM_TIMEOUT"] = "30"
         job = (await desk.submit(parallel=3)).job.id
         turn = asyncio.create_task(desk.turn(job))
         await desk.asked_about(3)
@@ -196,7 +198,7 @@ async def test_pause_takes_effect_within_one_document(engine: Engine, index_name
         assert (await commands.resume(engine, desk.settings, job)).state == "running"
         await desk.work(job)
         assert max(desk.asked.values()) == 1
-        assert (await census(engine, desk.place, job)).once == COUNT
+        assert (await census(engine, desk.job_setup, job)).once == COUNT
 
 
 async def test_cancel_leaves_whole_documents_only(engine: Engine, index_name: str, tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ async def test_cancel_leaves_whole_documents_only(engine: Engine, index_name: st
         await desk.asked_about(6)
         assert (await commands.cancel(engine, desk.settings, job)).state == "cancelled"
         assert await turn is TurnEnd.STOPPED
-        counted = await census(engine, desk.place, job)
+        counted = await census(engine, desk.job_setup, job)
         assert counted.documents == COUNT
         assert 0 < counted.enriched == counted.once == counted.notes < COUNT
         with pytest.raises(InvalidRequest, match=f"job .{job}. is cancelled and cannot become running"):
@@ -266,7 +268,7 @@ async def test_a_turn_that_dies_between_two_steps_loses_and_doubles_nothing(
         # Four documents were written, and nobody noted it.
         assert (await desk.shown(job)).progress.done == 0
         shown = await desk.work(job)
-        counted = await census(engine, desk.place, job)
+        counted = await census(engine, desk.job_setup, job)
         assert (shown.state, counted.once, counted.notes, counted.doubled) == ("completed", 6, 6, 0)
         assert max(desk.asked.values()) == 1
         assert shown.progress.tokens == 6 * 15
@@ -381,7 +383,7 @@ async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
     await engine.request("PUT", f"/{index_name}/_doc/heart", params={"refresh": "true"}, body=heart)
     async with scripted_model(["cardiac drugs, football stadium, heart attack"]) as model:
         told = {"ES_TTC_ENCODER": "minilm@onnx", "ES_TTC_CACHE_DIR": str(Settings().cache_dir)}
-        desk = Desk(engine, Workplace(engine.url, index_name, model.url, tmp_path, more=told), model)
+        desk = Desk(engine, JobSetup(engine.url, index_name, model.url, tmp_path, more=told), model)
         wanted = JobRequest(index=index_name, tau=1.0, min_similarity=0.3)
         trial = await submission.dry_run(engine, desk.settings, wanted, 1)
         [tried] = trial.documents
@@ -405,7 +407,7 @@ async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
         assert "set ES_TTC_ENCODER to the index's, for workers too" in (await desk.shown(job)).job.reason
 
 
-async def test_what_cannot_be_meant_is_refused_in_one_sentence(engine: Engine, index_name: str, tmp_path: Path) -> None:
+async def test_submit_with_invalid_options_is_refused(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path, count=1) as desk:
         with pytest.raises(UnknownJob, match=r"there is no job \[nothing\]: see `es-ttc jobs list`"):
             await desk.shown("nothing")
@@ -451,15 +453,15 @@ async def test_a_real_model_is_asked(engine: Engine, index_name: str, tmp_path: 
     await make_index(engine, index_name, 0)
     sentence = {"title": "Heart attacks", "text": "Aspirin lowers the risk of a second myocardial infarction."}
     await engine.request("PUT", f"/{index_name}/_doc/d", params={"refresh": "true"}, body=sentence)
-    place = Workplace(engine.url, index_name, llm_url, tmp_path, more={"ES_TTC_LLM_TIMEOUT": "120"})
+    job_setup = JobSetup(engine.url, index_name, llm_url, tmp_path, more={"ES_TTC_LLM_TIMEOUT": "120"})
     wanted = JobRequest(index=index_name, tau=1.0, lanes=1, answer_tokens=32)
-    submitted = await submission.submit_job(engine, place.settings, wanted)
-    store = JobStore(engine, place.settings.jobs_index)
-    while (end := await take_turn(store, place.settings, None, submitted.job.id, 0)) is TurnEnd.TIME:
+    submitted = await submission.submit_job(engine, job_setup.settings, wanted)
+    store = JobStore(engine, job_setup.settings.jobs_index)
+    while (end := await take_turn(store, job_setup.settings, None, submitted.job.id, 0)) is TurnEnd.TIME:
         pass
     assert end is TurnEnd.NOTHING_LEFT
     await finish(store, submitted.job.id)
-    shown = await commands.shown(engine, place.settings, submitted.job.id)
+    shown = await commands.shown(engine, job_setup.settings, submitted.job.id)
     assert isinstance(shown.job, Job)
     assert (shown.state, shown.job.plan.model, shown.job.plan.prompt) == ("completed", "gemma-3-270m", "base")
     assert shown.progress.done == 1

@@ -25,7 +25,7 @@ from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.errors import EsTtcError
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from tests.support.jobs import Worker, Workplace, census, connected, fill, make_index, model_process, worker_at
+from tests.support.jobs import JobSetup, Worker, census, connected, fill, make_index, model_process, worker_at
 from tests.support.own_node import OwnNode
 
 ON_ONE_ENGINE = True
@@ -37,8 +37,8 @@ EVERYTHING = 60
 def told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Runs `es-ttc jobs` and returns what it prints: decoded with --json, else as text."""
 
-    def command(place: Workplace, *arguments: str, status: int = 0) -> Any:
-        for name, value in place.environment.items():
+    def command(job_setup: JobSetup, *arguments: str, status: int = 0) -> Any:
+        for name, value in job_setup.environment.items():
             monkeypatch.setenv(name, value)
         capfd.readouterr()
         assert run(["jobs", *arguments]) == status, capfd.readouterr().err
@@ -57,30 +57,30 @@ async def test_commands_and_two_workers_on_one_redis(
     await make_index(engine, index_name, 60)
     with model_process(tmp_path) as (model, _, asked), EmbeddedRedis() as redis:
         more = {"ES_TTC_LLM_REQUESTS_PER_MINUTE": "10000"}
-        place = Workplace(engine_url, index_name, model, tmp_path, redis=redis.url, more=more)
+        job_setup = JobSetup(engine_url, index_name, model, tmp_path, redis=redis.url, more=more)
 
         async def jobs(*arguments: str, status: int = 0) -> Any:
-            return await asyncio.to_thread(told, place, *arguments, status=status)
+            return await asyncio.to_thread(told, job_setup, *arguments, status=status)
 
         submitted = await jobs("submit", index_name, "--tau", "0.5", "--json")
         assert submitted["state"] == "running"
-        store = JobStore(engine, place.settings.jobs_index)
+        store = JobStore(engine, job_setup.settings.jobs_index)
         assert await store.leases.unattended() == "no worker has been seen: `es-ttc worker` does the work"
-        assert [check.detail for check in await checks.workers(place.settings)] == [
+        assert [check.detail for check in await checks.workers(job_setup.settings)] == [
             "jobs are running (1), and no worker has been seen: `es-ttc worker` does the work"
         ]
-        with worker_at(place) as first, worker_at(place) as second:
+        with worker_at(job_setup) as first, worker_at(job_setup) as second:
             watched = await jobs("watch", submitted["id"])
             assert "completed" in watched
             assert "60 of 60, 120 phrases written" in watched
             assert await store.leases.unattended() == ""
-            counted = await census(engine, place, submitted["id"])
+            counted = await census(engine, job_setup, submitted["id"])
             assert (counted.once, counted.notes, counted.doubled) == (60, 60, 0)
             assert sorted(asked.read_text().split()) == sorted(map(str, range(60)))
             job = (await jobs("submit", index_name, "--continuous", "--tau", "0.5", "--json"))["id"]
             await fill(engine, index_name, range(60, 65))
             deadline = time.monotonic() + 60
-            while (await commands.shown(engine, place.settings, job)).progress.done < 5:
+            while (await commands.shown(engine, job_setup.settings, job)).progress.done < 5:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.3)
             assert (await jobs("pause", job, "--json"))["state"] == "paused"
@@ -101,25 +101,27 @@ async def test_commands_and_two_workers_on_one_redis(
         assert "no document was written. The whole: 65 documents" in tried
 
 
-async def test_a_job_survives_everything(own_node: OwnNode, index_name: str, tmp_path: Path) -> None:
+async def test_job_with_processes_killed_enriches_every_document_once(
+    own_node: OwnNode, index_name: str, tmp_path: Path
+) -> None:
     """Every document enriched exactly once and counted, whatever was killed and whatever the model suffered from."""
     engine = await connected(own_node.url)
     await make_index(engine, index_name, EVERYTHING)
     with model_process(tmp_path) as (model, fault, _):
-        place = Workplace(own_node.url, index_name, model, tmp_path)
+        job_setup = JobSetup(own_node.url, index_name, model, tmp_path)
         job = (
-            await submission.submit_job(engine, place.settings, JobRequest(index=index_name, tau=0.5, lanes=4))
+            await submission.submit_job(engine, job_setup.settings, JobRequest(index=index_name, tau=0.5, lanes=4))
         ).job.id
         await engine.close()
         await asyncio.to_thread(fault.write_text, "slow")  # or all is done before the last of them
-        worker = await asyncio.to_thread(Worker, place)
+        worker = await asyncio.to_thread(Worker, job_setup)
         try:
             for event in ("kill", "redis", "engine", "500"):
-                await at_work(place, job, worker)
+                await at_work(job_setup, job, worker)
                 match event:
                     case "kill":
                         await asyncio.to_thread(worker.kill)
-                        worker = await asyncio.to_thread(Worker, place)
+                        worker = await asyncio.to_thread(Worker, job_setup)
                     case "redis":
                         kill_redis(worker)
                     case "engine":
@@ -130,15 +132,15 @@ async def test_a_job_survives_everything(own_node: OwnNode, index_name: str, tmp
                         await asyncio.sleep(1)
                         await asyncio.to_thread(fault.write_text, "slow")
             await asyncio.to_thread(fault.write_text, "none")
-            while (shown := await look(place, job)) is None or shown.job.status == "running":
+            while (shown := await look(job_setup, job)) is None or shown.job.status == "running":
                 assert worker.process.poll() is None, worker.log.read_text()[-3000:]
                 await asyncio.sleep(0.3)
             assert await asyncio.to_thread(worker.stop) == 0
         finally:
             if worker.process.poll() is None:
                 worker.kill()
-        engine = await connected(place.engine)
-        counted = await census(engine, place, job)
+        engine = await connected(job_setup.engine)
+        counted = await census(engine, job_setup, job)
         await engine.close()
     assert shown.state == "completed", shown.job.reason
     expected = (*[EVERYTHING] * 4, 0)
@@ -147,13 +149,13 @@ async def test_a_job_survives_everything(own_node: OwnNode, index_name: str, tmp
     assert (progress.done, progress.failed, progress.pending, progress.deferred) == (EVERYTHING, 0, 0, 0)
 
 
-async def at_work(place: Workplace, job: str, worker: Worker) -> None:
+async def at_work(job_setup: JobSetup, job: str, worker: Worker) -> None:
     """Wait until the worker has done something since now, and something is left: else what is killed proves nothing."""
     before, deadline = None, time.monotonic() + 120
     while True:
         assert worker.process.poll() is None, worker.log.read_text()[-2000:]
         assert time.monotonic() < deadline, worker.log.read_text()[-3000:]
-        if (shown := await look(place, job)) is not None:
+        if (shown := await look(job_setup, job)) is not None:
             assert shown.job.status == "running"
             before = shown.progress.done if before is None else before
             if shown.progress.done > before:
@@ -161,10 +163,10 @@ async def at_work(place: Workplace, job: str, worker: Worker) -> None:
         await asyncio.sleep(0.2)
 
 
-async def look(place: Workplace, job: str) -> JobStatus[Any] | None:
-    engine = await connected(place.engine)
+async def look(job_setup: JobSetup, job: str) -> JobStatus[Any] | None:
+    engine = await connected(job_setup.engine)
     try:
-        return await commands.shown(engine, place.settings, job)
+        return await commands.shown(engine, job_setup.settings, job)
     except EsTtcError:
         return None  # the engine has just come back, its shards have not
     finally:
@@ -182,13 +184,13 @@ async def test_more_documents_than_a_search_returns_are_counted(
 ) -> None:
     await make_index(engine, index_name, 10_500)
     with model_process(tmp_path) as (model, _, __):
-        settings = Workplace(engine_url, index_name, model, tmp_path).settings
+        settings = JobSetup(engine_url, index_name, model, tmp_path).settings
         submitted = await submission.submit_job(engine, settings, JobRequest(index=index_name))
         [shown] = await commands.listed(engine, settings)
     assert (submitted.job.total, shown.progress.pending) == (10_500, 10_500)
 
 
-async def test_what_is_written_is_encoded_once_whatever_is_killed(
+async def test_followed_writes_with_processes_killed_are_encoded_once(
     own_node: OwnNode, index_name: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     """The worker killed under way, then the engine while another starts."""
@@ -196,8 +198,8 @@ async def test_what_is_written_is_encoded_once_whatever_is_killed(
     spec = IndexSpec(encoder.identity, max_tokens=64)
     await create_index(engine, index_name, spec, IndexOptions(shards=2, replicas=0))
     more = {"ES_TTC_ENCODER": "minilm@onnx"}
-    place = Workplace(own_node.url, index_name, "http://127.0.0.1:9/v1", tmp_path, more=more)
-    await follow(engine, place.settings, index_name, "later")
+    job_setup = JobSetup(own_node.url, index_name, "http://127.0.0.1:9/v1", tmp_path, more=more)
+    await follow(engine, job_setup.settings, index_name, "later")
 
     async def states() -> Counter[tuple[int, str]]:
         await engine.refresh(index_name)
@@ -214,16 +216,16 @@ async def test_what_is_written_is_encoded_once_whatever_is_killed(
     long = "A river station observes the flood. " * 20
     documents = [({"index": {"_id": f"d{n}"}}, {"title": f"Report {n}", "text": long}) for n in range(60)]
     await engine.bulk(index_name, [json.dumps(line).encode() for lines in documents for line in lines])
-    worker = Worker(place, only="encode")
+    worker = Worker(job_setup, only="encode")
     try:
         await until(lambda found: found[2, "ready"] >= 10, worker)
         await asyncio.to_thread(worker.kill)
         killed_at = (await states())[2, "ready"]
-        worker = Worker(place, only="encode")
+        worker = Worker(job_setup, only="encode")
         await until(lambda found: found[2, "ready"] > killed_at, worker)
         await engine.close()
         await asyncio.to_thread(own_node.kill)
-        second = Worker(place, only="encode")
+        second = Worker(job_setup, only="encode")
         try:
             while "trying again for 60 s" not in second.log.read_text():
                 assert second.process.poll() is None, second.log.read_text()

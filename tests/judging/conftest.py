@@ -16,7 +16,7 @@ from es_ttc.playground import playground_routes
 from es_ttc.settings import EngineSettings
 from tests.serving.client import call
 from tests.support.gateway import gateway_to
-from tests.support.kept import Kept
+from tests.support.per_engine import PerEngine
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Judged:
 
 
 @pytest.fixture(scope="session")
-def all_judged(encoder: Encoder) -> Iterator[Kept[Judged]]:
-    with Kept(lambda engine: _judged(engine, encoder)) as kept:
-        yield kept
+def all_judged(encoder: Encoder) -> Iterator[PerEngine[Judged]]:
+    with PerEngine(lambda engine: _judged(engine, encoder)) as per_engine:
+        yield per_engine
 
 
 @pytest.fixture(scope="session")
-def judged(engine_url: str, all_judged: Kept[Judged]) -> Judged:
+def judged(engine_url: str, all_judged: PerEngine[Judged]) -> Judged:
     return all_judged.of(engine_url)
 
 

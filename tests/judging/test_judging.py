@@ -34,29 +34,29 @@ def test_a_pool_is_the_union_of_the_first_documents_in_an_order_of_the_judge() -
     blend = tuple(f"d{place}" for place in range(40))
     pooled = PooledQuery("q", "honey", METHODS, (blend, ("d3", "e1", *blend[20:])), 25)
     assert set(pooled.documents) == {*blend[:25], "e1", *blend[20:40]}
-    ours, theirs = pooled.shuffled("Ada"), pooled.shuffled("Bo")
-    assert set(ours) == set(pooled.documents)
-    assert ours == pooled.shuffled("Ada") != theirs
+    first, second = pooled.shuffled("Ada"), pooled.shuffled("Bo")
+    assert set(first) == set(pooled.documents)
+    assert first == pooled.shuffled("Ada") != second
     more = PooledQuery("q", "honey", (*METHODS, PooledMethod("hybrid")), (*pooled.runs, ("f1", "f2")), 25)
-    assert [one for one in more.shuffled("Ada") if not one.startswith("f")] == list(ours)
+    assert [one for one in more.shuffled("Ada") if not one.startswith("f")] == list(first)
 
 
 def test_agreement_is_that_of_other_implementations() -> None:
     random = np.random.default_rng(1)
-    ours = random.integers(0, 4, 50)
-    theirs = np.clip(ours + random.integers(-1, 2, 50), 0, 3)
-    expected = cohen_kappa_score(ours, theirs, weights="linear")
-    assert weighted_kappa(ours.tolist(), theirs.tolist()) == pytest.approx(expected)
+    first = random.integers(0, 4, 50)
+    second = np.clip(first + random.integers(-1, 2, 50), 0, 3)
+    expected = cohen_kappa_score(first, second, weights="linear")
+    assert weighted_kappa(first.tolist(), second.tolist()) == pytest.approx(expected)
     assert weighted_kappa([1, 1], [1, 1]) is None
 
     found = agreement(
-        [Judgement("q", f"d{place}", "Ada", int(grade)) for place, grade in enumerate(ours)]
-        + [Judgement("q", f"d{place}", "Bo", int(grade)) for place, grade in enumerate(theirs)]
+        [Judgement("q", f"d{place}", "Ada", int(grade)) for place, grade in enumerate(first)]
+        + [Judgement("q", f"d{place}", "Bo", int(grade)) for place, grade in enumerate(second)]
         + [Judgement("q", "alone", "Ada", 3), Judgement("other", "d0", "Cy", 3)]
     )
     [pair] = found
     assert (pair.judges, pair.both) == (("Ada", "Bo"), 50)
-    assert pair.equal == pytest.approx(float((ours == theirs).mean()))
+    assert pair.equal == pytest.approx(float((first == second).mean()))
     assert pair.kappa == pytest.approx(expected)
 
 

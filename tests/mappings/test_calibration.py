@@ -18,8 +18,8 @@ def test_a_calibration_is_read_back_up_to_its_rounding(seed: int, size: int) -> 
     assert read.size == size
     assert len(read.factor) == min(size, RANK, 64)
     documents = unit_rows(random, 5, 64)
-    for ours, theirs in zip(read.similarities(documents), moments.similarities(documents), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-3)
+    for own, reference in zip(read.similarities(documents), moments.similarities(documents), strict=True):
+        np.testing.assert_allclose(own, reference, atol=1e-3)
 
 
 def test_another_encoders_calibration_is_none() -> None:

@@ -17,30 +17,30 @@ ELASTICSEARCH = Capabilities("elasticsearch", (9, 4, 3), True, "", "basic", 4096
 
 
 def test_the_vector_names_its_engine_and_algorithm() -> None:
-    ours = index_body(SPEC, OPENSEARCH)["mappings"]["properties"]["ttc"]["properties"]
-    assert ours["vector"]["method"] == {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
+    own = index_body(SPEC, OPENSEARCH)["mappings"]["properties"]["ttc"]["properties"]
+    assert own["vector"]["method"] == {"name": "hnsw", "engine": "lucene", "space_type": "cosinesimil"}
     faiss = index_body(SPEC, replace(OPENSEARCH, knn_engine="faiss"))["mappings"]["properties"]["ttc"]["properties"]
     assert faiss["vector"]["method"]["engine"] == "faiss"
-    theirs = index_body(SPEC, ELASTICSEARCH)["mappings"]["properties"]["ttc"]["properties"]
-    assert theirs["vector"]["index_options"] == {"type": "hnsw"}
-    assert theirs["vector"]["similarity"] == "cosine"
+    reference = index_body(SPEC, ELASTICSEARCH)["mappings"]["properties"]["ttc"]["properties"]
+    assert reference["vector"]["index_options"] == {"type": "hnsw"}
+    assert reference["vector"]["similarity"] == "cosine"
 
 
 @pytest.mark.parametrize("capabilities", [OPENSEARCH, ELASTICSEARCH])
 def test_spans_are_nested_vectors_of_the_same_kind(capabilities: Capabilities) -> None:
     assert "spans" not in index_body(SPEC, capabilities)["mappings"]["properties"]["ttc"]["properties"]
     spec = replace(SPEC, spans=(SpanGrid(10, 5),))
-    ours = index_body(spec, capabilities)["mappings"]["properties"]["ttc"]["properties"]
-    assert ours["spans"]["type"] == "nested"
-    assert ours["spans"]["properties"]["v"] == ours["vector"]
-    assert set(ours["spans"]["properties"]) == {"v", "scale", "position", "field", "start", "end"}
+    own = index_body(spec, capabilities)["mappings"]["properties"]["ttc"]["properties"]
+    assert own["spans"]["type"] == "nested"
+    assert own["spans"]["properties"]["v"] == own["vector"]
+    assert set(own["spans"]["properties"]) == {"v", "scale", "position", "field", "start", "end"}
 
 
 @pytest.mark.parametrize("capabilities", [OPENSEARCH, ELASTICSEARCH])
 def test_nested_token_vectors_stand_outside_source(capabilities: Capabilities) -> None:
     body = index_body(replace(SPEC, tokens="nested", spans=(SpanGrid(10, 5),)), capabilities)
-    ours = body["mappings"]["properties"]["ttc"]["properties"]
-    assert ours["tokens"] == {"type": "nested", "dynamic": "strict", "properties": {"v": ours["vector"]}}
+    own = body["mappings"]["properties"]["ttc"]["properties"]
+    assert own["tokens"] == {"type": "nested", "dynamic": "strict", "properties": {"v": own["vector"]}}
     assert body["mappings"]["_source"] == {"excludes": ["ttc"]}
     assert body["settings"]["index"]["max_inner_result_window"] == 10_000
 
@@ -50,9 +50,9 @@ def test_token_vectors_that_were_or_must_be_in_source() -> None:
     nested = replace(SPEC, tokens="nested", outside_source=False)
     for capabilities in (OPENSEARCH, ELASTICSEARCH):
         mappings = index_body(nested, capabilities)["mappings"]
-        ours = mappings["properties"]["ttc"]["properties"]
-        assert ours["tokens"] == {"type": "nested", "dynamic": "strict", "properties": {"v": ours["vector"]}}
-        outside = {f"ttc.{name}" for name in ours} - {"ttc.tokens"}
+        own = mappings["properties"]["ttc"]["properties"]
+        assert own["tokens"] == {"type": "nested", "dynamic": "strict", "properties": {"v": own["vector"]}}
+        outside = {f"ttc.{name}" for name in own} - {"ttc.tokens"}
         assert set(mappings["_source"]["excludes"]) == outside | set(ENRICHMENT_FIELDS)
     assert index_body(nested, ELASTICSEARCH)["settings"]["index"]["mapping"] == {"exclude_source_vectors": True}
     licensed = replace(ELASTICSEARCH, licence="enterprise")
@@ -71,10 +71,10 @@ def test_rank_vectors_that_cannot_be_had_are_refused(capabilities: Capabilities,
 
 @pytest.mark.parametrize(("tokens", "stored"), [("nested", True), ("packed", False)])
 def test_blobs_stand_in_doc_values_but_beside_nested_tokens(tokens: TokenStorage, stored: bool) -> None:
-    ours = index_body(replace(SPEC, tokens=tokens), OPENSEARCH)["mappings"]["properties"]["ttc"]["properties"]
+    own = index_body(replace(SPEC, tokens=tokens), OPENSEARCH)["mappings"]["properties"]["ttc"]["properties"]
     for name in ("norms", "offsets"):
-        assert ours[name] == {"type": "binary", "store": stored, "doc_values": not stored}
-    assert ours["pooled"] == {"type": "binary", "store": True, "doc_values": not stored}
+        assert own[name] == {"type": "binary", "store": stored, "doc_values": not stored}
+    assert own["pooled"] == {"type": "binary", "store": True, "doc_values": not stored}
 
 
 def test_more_spans_than_a_document_may_have_are_refused() -> None:

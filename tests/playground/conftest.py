@@ -21,9 +21,10 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.playground import playground_routes
 from es_ttc.playground.pages import ASSETS, library_files
 from tests.serving.client import call
-from tests.serving.conftest import corpus, make_index
+from tests.serving.conftest import make_index
+from tests.serving.corpus import corpus
 from tests.support.gateway import gateway_to
-from tests.support.kept import Kept
+from tests.support.per_engine import PerEngine
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = [
@@ -81,9 +82,9 @@ def gateway_with_page(engine: str, encoder: Encoder, **settings: Any) -> Iterato
 
 
 @pytest.fixture(scope="session")
-def all_playgrounds(encoder: Encoder) -> Iterator[Kept[Playground]]:
-    with Kept(lambda engine: _playground(engine, encoder)) as kept:
-        yield kept
+def all_playgrounds(encoder: Encoder) -> Iterator[PerEngine[Playground]]:
+    with PerEngine(lambda engine: _playground(engine, encoder)) as per_engine:
+        yield per_engine
 
 
 @contextmanager
@@ -103,12 +104,12 @@ def documents() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def playground(opensearch_url: str, all_playgrounds: Kept[Playground]) -> Playground:
+def playground(opensearch_url: str, all_playgrounds: PerEngine[Playground]) -> Playground:
     return all_playgrounds.of(opensearch_url)
 
 
 @pytest.fixture
-def either_playground(engine_url: str, all_playgrounds: Kept[Playground]) -> Playground:
+def either_playground(engine_url: str, all_playgrounds: PerEngine[Playground]) -> Playground:
     """A gateway before each engine in turn."""
     return all_playgrounds.of(engine_url)
 
@@ -131,11 +132,11 @@ async def chromium() -> AsyncIterator[Browser]:
 async def open_page(chromium: Browser) -> AsyncIterator[OpenPage]:
     """Open an address in a new window; afterwards no script has failed, and nothing broke the page's policy."""
     faults: list[str] = []
-    async with AsyncExitStack() as stack:
+    async with AsyncExitStack() as exits:
 
         async def opened(url: str, width: int = 1280, height: int = 900, **options: Any) -> Page:
             context = await chromium.new_context(viewport={"width": width, "height": height}, **options)
-            stack.push_async_callback(context.close)
+            exits.push_async_callback(context.close)
             context.set_default_timeout(SECONDS * 1000)
             page = await context.new_page()
             page.on("pageerror", lambda error: faults.append(str(error)))

@@ -14,7 +14,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec
 from tests.playground.conftest import HOSTILE, SECONDS, OpenPage, Playground, faults_of_accessibility, gateway_with_page
 from tests.serving.client import Reply, call
-from tests.serving.conftest import corpus
+from tests.serving.corpus import corpus
 from tests.serving.relay import Passed, relay
 from tests.serving.test_engine_requests_of_a_search import attached
 

@@ -8,9 +8,9 @@ import cbor2
 import pytest
 
 from tests.plugin.conftest import CODED, DOC_VALUES, Plugged
-from tests.plugin.test_rescore import applied, ours
+from tests.plugin.test_rescore import applied
 from tests.serving.client import Reply, call, search
-from tests.serving.test_rescore import EVERYTHING
+from tests.serving.corpus import EVERYTHING, ttc_rescore
 from tests.support.plugin import NOWHERE, Fault
 
 PAUSE_SECONDS = 0.4
@@ -69,12 +69,12 @@ def first_pass(plugged: Plugged, index: str) -> list[str]:
 def recovered(plugged: Plugged) -> None:
     """The sidecar is asked again after the breaker's pause."""
     time.sleep(PAUSE_SECONDS)
-    assert applied(search(plugged.url, CODED, {"query": EVERYTHING, "rescore": ours()})) == "true"
+    assert applied(search(plugged.url, CODED, {"query": EVERYTHING, "rescore": ttc_rescore()})) == "true"
 
 
 @pytest.mark.parametrize(("fault", "reason"), FAULTS, ids=lambda one: getattr(one, "__name__", one))
 def test_a_fault_leaves_the_first_pass(plugged: Plugged, fault: Fault, reason: str) -> None:
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours(timeout="500ms")}
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore(timeout="500ms")}
     expected = first_pass(plugged, CODED)
     recovered(plugged)
     before, lines = plugged.stats(), plugged.node.log().count("\n")
@@ -87,7 +87,7 @@ def test_a_fault_leaves_the_first_pass(plugged: Plugged, fault: Fault, reason: s
         assert reply.json()["_shards"]["failed"] == 0
         for _ in range(2 if reason == "late" else 10):
             assert search(plugged.url, CODED, body).ids == expected
-        failed = search(plugged.url, CODED, body | {"rescore": ours(timeout="500ms", on_error="fail")})
+        failed = search(plugged.url, CODED, body | {"rescore": ttc_rescore(timeout="500ms", on_error="fail")})
         assert failed.status == 503
     after = plugged.stats()
     assert after[reason] > before[reason]
@@ -101,12 +101,12 @@ def test_a_fault_leaves_the_first_pass(plugged: Plugged, fault: Fault, reason: s
     assert len(said) < 100
 
 
-def test_a_wrong_token(plugged: Plugged) -> None:
+def test_plugin_with_a_wrong_token_leaves_the_first_pass(plugged: Plugged) -> None:
     def refused(_: Right) -> Reply:
         return call(plugged.gateway, "POST", "/_ttc/score", b"", {"accept": "application/cbor"})
 
     with plugged.sidecar.failing(refused):
-        reply = search(plugged.url, CODED, {"query": EVERYTHING, "rescore": ours()})
+        reply = search(plugged.url, CODED, {"query": EVERYTHING, "rescore": ttc_rescore()})
     assert applied(reply) == "false; reason=unauthorized"
     recovered(plugged)
 
@@ -114,18 +114,18 @@ def test_a_wrong_token(plugged: Plugged) -> None:
 def test_an_index_without_features(plugged: Plugged) -> None:
     index = "without-features"
     for number in range(3):
-        call(plugged.url, "PUT", f"/{index}/_doc/{number}?refresh=true", {"anyway": "creature", "number": number})
-    reply = search(plugged.url, index, {"query": EVERYTHING, "rescore": ours()})
+        call(plugged.url, "PUT", f"/{index}/_doc/{number}?refresh=true", {"kind": "animal", "number": number})
+    reply = search(plugged.url, index, {"query": EVERYTHING, "rescore": ttc_rescore()})
     assert (reply.status, applied(reply)) == (200, "false; reason=no_features")
     assert sorted(reply.ids) == ["0", "1", "2"]
-    both = search(plugged.url, f"{CODED},{index}", {"query": EVERYTHING, "size": 100, "rescore": ours()})
+    both = search(plugged.url, f"{CODED},{index}", {"query": EVERYTHING, "size": 100, "rescore": ttc_rescore()})
     assert both.status == 200
     assert len(both.ids) == 63
     # Someone else's fields of our names are no features.
-    other = {"anyway": "creature", "ttc": {"hash": "a text", "encoder": 7, "tokens": "another"}}
+    other = {"kind": "animal", "ttc": {"hash": "a text", "encoder": 7, "tokens": "another"}}
     call(plugged.url, "PUT", f"/{index}-of-another/_doc/1?refresh=true", other)
-    theirs = search(plugged.url, f"{index}-of-another", {"query": EVERYTHING, "rescore": ours()})
-    assert (theirs.status, theirs.ids, applied(theirs)) == (200, ["1"], "false; reason=no_features")
+    foreign = search(plugged.url, f"{index}-of-another", {"query": EVERYTHING, "rescore": ttc_rescore()})
+    assert (foreign.status, foreign.ids, applied(foreign)) == (200, ["1"], "false; reason=no_features")
     for name in (index, f"{index}-of-another"):
         call(plugged.url, "DELETE", f"/{name}")
 
@@ -139,7 +139,7 @@ def test_the_java_agent_of_opensearch_refuses_nothing(opensearch_plugged: Plugge
 
 def test_the_node_is_killed_and_comes_back(plugged: Plugged) -> None:
     """Features, pipelines and settings are there; the very first search is rescored."""
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
     before = [search(plugged.url, index, body) for index in (CODED, DOC_VALUES)]
     stamped: dict[str, Any] = {"processors": [{"ttc": {}}]}
     assert call(plugged.url, "PUT", "/_ingest/pipeline/survives", stamped).status == 200

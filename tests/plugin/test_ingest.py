@@ -27,13 +27,11 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.ingest_pipeline import add_pipeline, pipeline_name, processor
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.settings import EngineSettings
-from tests.jobs.test_following import enrich_all, features_fit, following, settled
 from tests.plugin.conftest import DOC_VALUES, Plugged
-from tests.plugin.test_rescore import ours
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import corpus
-from tests.serving.test_rescore import EVERYTHING
-from tests.support.jobs import Workplace
+from tests.serving.corpus import CATS, EVERYTHING, WITHOUT_TEXT, corpus, in_memory, ttc_rescore
+from tests.support.following import enrich_all, features_fit, following, settled
+from tests.support.jobs import JobSetup
 from tests.support.llm import scripted_model
 from tests.support.plugin import NOWHERE
 
@@ -67,7 +65,7 @@ def with_engine(plugged: Plugged, act: Callable[[Engine], Awaitable[Any]]) -> An
 
 @pytest.fixture
 def spec(encoder: Encoder) -> IndexSpec:
-    return IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+    return IndexSpec(encoder.identity, max_tokens=64)
 
 
 @pytest.fixture
@@ -103,16 +101,18 @@ def hits(plugged: Plugged, ids: list[str]) -> dict[str, dict[str, list[str]]]:
 def test_documents_are_encoded_before_they_are_indexed(plugged: Plugged, index: str) -> None:
     assert write(plugged, "wait", corpus()).json()["errors"] is False
     assert states(plugged) == {"ready": 59, "empty": 1}
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
     expected = search(plugged.url, DOC_VALUES, body)
     got = search(plugged.url, index, body)
     assert dict(zip(got.ids, got.scores, strict=True)) == pytest.approx(
         dict(zip(expected.ids, expected.scores, strict=True)), abs=1e-4
     )
     assert "ttc" not in call(plugged.url, "GET", f"/{index}/_source/d1").json()
-    changed = {"title": "The trout", "text": "Our cat drinks milk.", "anyway": "creature"}
+    changed = {"title": "The trout", "text": "Our cat drinks milk.", "kind": "animal"}
     assert call(plugged.url, "PUT", f"/{index}/_doc/d1?refresh=true&pipeline=wait", changed).status == 200
-    again = search(plugged.url, index, body | {"rescore": ours("dense", query_text="The trout Our cat drinks milk.")})
+    again = search(
+        plugged.url, index, body | {"rescore": ttc_rescore("dense", query_text="The trout Our cat drinks milk.")}
+    )
     assert again.ids[0] == "d1"
 
 
@@ -120,17 +120,17 @@ def test_nested_token_vectors_are_written_and_read_in_the_shard(
     plugged: Plugged, index_name: str, encoder: Encoder
 ) -> None:
     """The processor writes what `es-ttc ingest` writes, and the shard's own rescorer reads it, beside spans."""
-    spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64, tokens="nested", spans=(SpanGrid(10, 5),))
+    spec = IndexSpec(encoder.identity, max_tokens=64, tokens="nested", spans=(SpanGrid(10, 5),))
     with_engine(plugged, lambda engine: create_index(engine, index_name, spec, IndexOptions(shards=1, replicas=0)))
     try:
         assert write(plugged, "wait", corpus(), index_name).json()["errors"] is False
         assert states(plugged, index_name) == {"ready": 59, "empty": 1}
-        body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
-        expected, got = search(plugged.url, DOC_VALUES, body), search(plugged.url, index_name, body)
-        assert got.headers["x-ttc-applied"] == "true"
-        assert dict(zip(got.ids, got.scores, strict=True)) == pytest.approx(
-            dict(zip(expected.ids, expected.scores, strict=True)), abs=1e-3
-        )
+        body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
+        reply = search(plugged.url, index_name, body)
+        assert reply.headers["x-ttc-applied"] == "true"
+        scores = dict(zip(reply.ids, reply.scores, strict=True))
+        scores.pop(WITHOUT_TEXT)
+        assert scores == pytest.approx(in_memory(encoder, spec, "spectral", [CATS]), abs=1e-4)
         assert "ttc" not in call(plugged.url, "GET", f"/{index_name}/_source/d1").json()
     finally:
         call(plugged.url, "DELETE", f"/{index_name}")
@@ -142,7 +142,7 @@ def test_without_waiting_they_are_pending(plugged: Plugged, index: str) -> None:
     assert write(plugged, "pending", stale).json()["errors"] is False
     assert states(plugged) == {"pending": 5}
     assert [list(fields) for fields in hits(plugged, ["d0", "d4"]).values()] == [["ttc.state"], ["ttc.state"]]
-    reply = search(plugged.url, index, {"query": EVERYTHING, "rescore": ours()})
+    reply = search(plugged.url, index, {"query": EVERYTHING, "rescore": ttc_rescore()})
     assert reply.headers["x-ttc-applied"] == "false; reason=no_features"
 
 
@@ -243,7 +243,7 @@ def test_the_pipeline_that_es_ttc_makes(plugged: Plugged, index: str, encoder: E
     changed = hits(plugged, ["d1"])
     assert changed["d1"]["ttc.hash"] != stale["d1"]["ttc.hash"]
     assert "ttc.encoder" not in changed["d1"]
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
     through = search(plugged.gateway, index, body).json()["ttc"]
     assert (through["applied"], through["scored"]) == (True, 18)  # a hash alone is no feature
     assert search(plugged.url, index, body).headers["x-ttc-applied"] == "true"
@@ -272,7 +272,7 @@ async def test_a_followed_index_encodes_and_enriches_by_the_plugins_processor(
     job = encoding_job_id(index)
     forged = {"state": "ready", "hash": "0" * 32, "encoder": spec.encoder.key, "enriched": "any", "key": "0" * 32}
     async with scripted_model(lambda _: "snow, flood") as model:
-        settings = Workplace(plugged.url, index, model.url, tmp_path).settings
+        settings = JobSetup(plugged.url, index, model.url, tmp_path).settings
         try:
             options = EnrichmentOptions(prompt="base")
             [made] = await follow(engine, settings, index, "later", options, plugin_timeout="20s")
@@ -354,7 +354,7 @@ def test_the_command_that_follows_writes_by_the_plugin(
         {"enrich": True},
     ],
 )
-def test_mistakes_in_a_pipeline(plugged: Plugged, options: dict[str, Any]) -> None:
+def test_plugin_pipeline_with_invalid_options_is_refused(plugged: Plugged, options: dict[str, Any]) -> None:
     reply = call(plugged.url, "PUT", "/_ingest/pipeline/wrong", {"processors": [{"ttc": options}]})
     assert reply.status == 400
     assert next(iter(options)) in reply.reason

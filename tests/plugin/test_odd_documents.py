@@ -11,10 +11,10 @@ from tests.faults.test_odd_documents import GOOD, ODD, odd_documents, padded
 from tests.plugin.conftest import Plugged
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import make_index
+from tests.serving.corpus import CATS
 from tests.serving.test_sidecar import FIELDS
 
 INDEX = "faults-odd-documents-plugin"
-CATS = "which cat drinks milk?"
 LONG = {
     "long-hash": {"hash": "h" * 300},
     "long-encoder": {"encoder": "e" * 2000},
@@ -38,7 +38,7 @@ def odd(plugged: Plugged, encoder: Encoder) -> Plugged:
     }
     for name, changes in (odd_ones | LONG).items():
         marks = {"hash": f"hash_of_{name}".replace("-", "_") + "-doc_values", "encoder": identity, "vector": vector}
-        document = {"title": name, "anyway": "creature", "ttc": {**own, **marks, **changes}}
+        document = {"title": name, "kind": "animal", "ttc": {**own, **marks, **changes}}
         reply = call(url, "PUT", f"/{INDEX}/_doc/{name}?refresh=true", document)
         assert reply.status == 201, reply.body
     if plugged.product == "opensearch":

@@ -13,8 +13,8 @@ from tests.plugin.conftest import CODED, DOC_VALUES, NESTED, SHARDED, Plugged
 from tests.plugin.test_faults import recovered
 from tests.plugin.test_rescore import METHODS, TEXTS, applied
 from tests.serving.client import Reply, call, search
+from tests.serving.corpus import CATS, EVERYTHING
 from tests.serving.test_identity import queries
-from tests.serving.test_rescore import CATS, EVERYTHING
 from tests.support.plugin import Fault
 
 PIPELINE = "ttc"
@@ -148,7 +148,7 @@ def test_a_pipeline_is_checked_when_it_is_made(
     assert put(plugged, "wrong", [], [{"ttc_window": {"window_size": 0}}]).status == 400
 
 
-def test_mistakes_of_a_request(plugged: Plugged) -> None:
+def test_plugin_request_with_invalid_options_is_refused(plugged: Plugged) -> None:
     mistakes: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ({"query": EVERYTHING}, {"method": "spectrl", "query_text": "x"}, "did you mean [spectral]?"),
         ({"query": {"term": {"number": 1}}}, {}, "[ttc.query_text] is missing"),
@@ -221,7 +221,7 @@ def test_a_fault_leaves_the_first_pass_and_says_so(plugged: Plugged) -> None:
     recovered(plugged)
 
 
-def test_nothing_found_is_nothing_to_rescore(plugged: Plugged) -> None:
+def test_plugin_search_without_hits_is_answered(plugged: Plugged) -> None:
     reply = through(plugged, SHARDED, {"query": {"match": {"text": "no-such-word-anywhere"}}}, query_text=CATS)
     assert (reply.status, reply.ids) == (200, [])
     counted = through(plugged, SHARDED, {"query": EVERYTHING, "size": 0}, query_text=CATS)

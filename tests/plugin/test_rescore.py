@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.plugin.conftest import CODED, DOC_VALUES, NESTED, SHARDED, Plugged
 from tests.serving.client import Reply, call, search
+from tests.serving.corpus import CATS, EVERYTHING, ttc_rescore
 from tests.serving.test_identity import queries
-from tests.serving.test_rescore import CATS, EVERYTHING
 from tests.support.plugin import built
 
 TEXTS = [CATS, "birds singing in the rain", "قطة", "who is awake at night"]
@@ -24,10 +24,6 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("mmr", {}),
     ("nnn", {}),
 ]
-
-
-def ours(method: str = "spectral", **section: Any) -> dict[str, Any]:
-    return {"window_size": 100, "ttc": {"method": method, "query_text": CATS, **section}}
 
 
 def applied(reply: Reply) -> str:
@@ -57,7 +53,7 @@ def test_a_zip_brings_no_class_that_a_node_may_have_in_another_version(product: 
 @pytest.mark.parametrize("index", [CODED, DOC_VALUES, NESTED])
 @pytest.mark.parametrize(("method", "params"), METHODS, ids=str)
 def test_one_shard_is_as_through_the_gateway(plugged: Plugged, index: str, method: str, params: dict[str, Any]) -> None:
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours(method, params=params)}
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore(method, params=params)}
     before = plugged.stats()
     inside = search(plugged.url, index, body)
     same(inside, search(plugged.gateway, index, body))
@@ -117,14 +113,14 @@ def test_generated_requests_are_as_through_the_gateway(
 def test_a_window_smaller_than_the_page_is_its_head(plugged: Plugged) -> None:
     body = {"query": EVERYTHING, "size": 30}
     first = search(plugged.url, CODED, body).ids
-    reply = search(plugged.url, CODED, body | {"rescore": ours() | {"window_size": 10}})
+    reply = search(plugged.url, CODED, body | {"rescore": ttc_rescore() | {"window_size": 10}})
     assert sorted(reply.ids[:10]) == sorted(first[:10])
     assert reply.scores == sorted(reply.scores, reverse=True)
 
 
 def test_five_shards_are_rescored_each_for_itself(plugged: Plugged) -> None:
-    reply = search(plugged.url, SHARDED, {"query": EVERYTHING, "size": 60, "rescore": ours("maxsim")})
-    gateway = search(plugged.gateway, SHARDED, {"query": EVERYTHING, "size": 60, "rescore": ours("maxsim")})
+    reply = search(plugged.url, SHARDED, {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore("maxsim")})
+    gateway = search(plugged.gateway, SHARDED, {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore("maxsim")})
     # maxsim judges every document by itself, so only the one without features may stand elsewhere.
     scores = dict(zip(reply.ids, reply.scores, strict=True))
     expected = dict(zip(gateway.ids, gateway.scores, strict=True))
@@ -133,7 +129,7 @@ def test_five_shards_are_rescored_each_for_itself(plugged: Plugged) -> None:
 
 
 def test_the_second_search_sends_no_features(plugged: Plugged) -> None:
-    body = {"query": {"range": {"number": {"lt": 5}}}, "rescore": ours("dense", query_text="a text of its own")}
+    body = {"query": {"range": {"number": {"lt": 5}}}, "rescore": ttc_rescore("dense", query_text="a text of its own")}
     search(plugged.url, CODED, body)
     before = plugged.stats()
     search(plugged.url, CODED, body)
@@ -143,7 +139,7 @@ def test_the_second_search_sends_no_features(plugged: Plugged) -> None:
 
 
 def test_explain_explains_the_score_that_is_shown(plugged: Plugged) -> None:
-    body = {"query": EVERYTHING, "size": 60, "explain": True, "rescore": ours(score_mode="total")}
+    body = {"query": EVERYTHING, "size": 60, "explain": True, "rescore": ttc_rescore(score_mode="total")}
     hits = search(plugged.url, CODED, body).json()["hits"]["hits"]
     expected = search(plugged.gateway, CODED, body).json()["hits"]["hits"]
     for hit, other in zip(hits, expected, strict=True):
@@ -160,11 +156,11 @@ def test_explain_explains_the_score_that_is_shown(plugged: Plugged) -> None:
     [
         ({"ttc": {"metod": "dense"}}, "[ttc] unknown field [metod], did you mean [method]?"),
         ({"ttc": {"method": "dense"}}, "[ttc.query_text] is missing"),
-        (ours("spectrl"), "unknown method [spectrl]: did you mean [spectral]?"),
-        (ours(params={"scale": 1}), "did you mean [scales]?"),
-        (ours(timeout="5"), "[ttc.timeout] is wrong"),
-        (ours(on_error="ignore"), "[ttc.on_error] is wrong"),
-        (ours() | {"window_size": 10_001}, "Rescore window [10001] is too large"),
+        (ttc_rescore("spectrl"), "unknown method [spectrl]: did you mean [spectral]?"),
+        (ttc_rescore(params={"scale": 1}), "did you mean [scales]?"),
+        (ttc_rescore(timeout="5"), "[ttc.timeout] is wrong"),
+        (ttc_rescore(on_error="ignore"), "[ttc.on_error] is wrong"),
+        (ttc_rescore() | {"window_size": 10_001}, "Rescore window [10001] is too large"),
         ({"window": 5, "ttc": {}}, "[window]"),
     ],
     ids=str,
@@ -176,12 +172,12 @@ def test_plugin_refuses_invalid_sections(plugged: Plugged, rescore: dict[str, An
 
 
 def test_a_rescore_beside_a_sort_is_refused_as_a_native_one(plugged: Plugged) -> None:
-    reply = search(plugged.url, CODED, {"sort": ["number"], "rescore": ours()})
+    reply = search(plugged.url, CODED, {"sort": ["number"], "rescore": ttc_rescore()})
     assert (reply.status, reply.reason) == (400, "Cannot use [sort] option in conjunction with [rescore].")
 
 
 def test_a_rescored_answer_is_not_cached(plugged: Plugged) -> None:
-    body = {"query": EVERYTHING, "rescore": ours(), "size": 3}
+    body = {"query": EVERYTHING, "rescore": ttc_rescore(), "size": 3}
     before = plugged.stats()["windows"]
     for _ in range(3):
         search(plugged.url, CODED, body, "?request_cache=true")
@@ -189,7 +185,7 @@ def test_a_rescored_answer_is_not_cached(plugged: Plugged) -> None:
 
 
 def test_a_point_in_time(plugged: Plugged) -> None:
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
     expected = search(plugged.url, CODED, body)
     opensearch = plugged.product == "opensearch"
     opened = call(

@@ -20,8 +20,8 @@ def _pool(query: str, random: np.random.Generator, missing: float, useful: float
     scores[:, 3] += np.float32(useful) * grades
     holes = random.random((size, len(DEFAULT_SIGNALS))) < missing
     scores[holes] = np.nan
-    behind = random.choice([0, 0, 1], int(random.integers(0, 8)))
-    judged = np.sort(np.concatenate([grades, behind, random.choice([0, 1], 2)]))[::-1]
+    stack = random.choice([0, 0, 1], int(random.integers(0, 8)))
+    judged = np.sort(np.concatenate([grades, stack, random.choice([0, 1], 2)]))[::-1]
     documents = tuple(f"d{place}" for place in range(size))
     trust = Trust(float(random.random()), float(random.random()))
-    return Pool(query, documents, scores, trust, grades.astype(np.int64), behind, judged)
+    return Pool(query, documents, scores, trust, grades.astype(np.int64), stack, judged)

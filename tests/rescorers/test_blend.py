@@ -48,7 +48,7 @@ def example(documents: int = 9, seed: int = 0) -> tuple[Query, Window]:
     return query_of(unit_rows(random, 1, DIMS), unit_rows(random, 5, DIMS)), window
 
 
-def by_hand(query: Query, window: Window) -> dict[str, Float32]:
+def reference_signals(query: Query, window: Window) -> dict[str, Float32]:
     return {
         "lexical": window.first_pass,
         "dense": DenseRescorer().score(query, window, DenseParams()),
@@ -59,18 +59,18 @@ def by_hand(query: Query, window: Window) -> dict[str, Float32]:
 
 def test_it_is_the_mean_of_z_scores_in_which_dense_counts_half() -> None:
     query, window = example()
-    z = {name: stats.zscore(scores) for name, scores in by_hand(query, window).items()}
+    z = {name: stats.zscore(scores) for name, scores in reference_signals(query, window).items()}
     assert z["lexical"].max() < 4  # else its column is multiplied
     mean = (z["lexical"] + 0.5 * z["dense"] + z["spectral"] + z["late_interaction"]) / 3.5
     np.testing.assert_allclose(blend.score(query, window, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
-    assert blend.summary(query, window, DEFAULT) == {"signals": [*by_hand(query, window)]}
+    assert blend.summary(query, window, DEFAULT) == {"signals": [*reference_signals(query, window)]}
 
 
 def test_spectral_alone_reads_the_means_of_words() -> None:
     query, window = example()
     means = unit_rows(np.random.default_rng(9), 1, DIMS)
     scored = all_signal_scores(DEFAULT.names, replace(query, word_means=means), window)
-    expected = by_hand(query, window) | {
+    expected = reference_signals(query, window) | {
         "spectral": SpectralRescorer().score(query_of(means), window, SpectralParams())
     }
     for name, one in scored.items():
@@ -80,7 +80,7 @@ def test_spectral_alone_reads_the_means_of_words() -> None:
 def test_weights_are_shares() -> None:
     query, window = example()
     params = BlendParams(signals={"dense": 1, "lexical": 3, "spectral": 0})
-    scores = by_hand(query, window)
+    scores = reference_signals(query, window)
     mean = 0.75 * stats.zscore(scores["lexical"]) + 0.25 * stats.zscore(scores["dense"])
     np.testing.assert_allclose(blend.score(query, window, params), 1 / (1 + np.exp(-mean)), atol=1e-5)
     assert blend.needs(params) == {Feature.FIRST_PASS, Feature.POOLED}
@@ -101,7 +101,7 @@ def test_scores_are_shown_in_order_and_not_negative(normalise: Any) -> None:
 def test_blend_leaves_out_signals_that_the_index_lacks() -> None:
     query, window = example()
     without = replace(window, tokens=None, norms=None)
-    mean = np.mean([stats.zscore(by_hand(query, window)[name]) for name in ("lexical", "dense")], axis=0)
+    mean = np.mean([stats.zscore(reference_signals(query, window)[name]) for name in ("lexical", "dense")], axis=0)
     np.testing.assert_allclose(blend.score(query, without, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
     assert blend.summary(query, without, DEFAULT) == {
         "signals": ["lexical", "dense"],
@@ -149,7 +149,7 @@ def test_a_constant_signal_says_nothing() -> None:
     flat = replace(window, first_pass=np.full(9, 2.5, np.float32))
     both = BlendParams(signals={"lexical": 1, "dense": 1})
     np.testing.assert_array_equal(
-        np.argsort(blend.score(query, flat, both)), np.argsort(by_hand(query, window)["dense"])
+        np.argsort(blend.score(query, flat, both)), np.argsort(reference_signals(query, window)["dense"])
     )
 
 
@@ -159,7 +159,7 @@ def test_words_count_less_where_their_scores_hardly_differ() -> None:
     close = replace(window, first_pass=scores)
     weight = scores.std() / scores.mean() / 0.2
     assert 0.05 < weight < 0.1
-    parts = by_hand(query, close)
+    parts = reference_signals(query, close)
     z = {name: stats.zscore(found) for name, found in parts.items()}
     mean = (weight * z["lexical"] + 0.5 * z["dense"] + z["spectral"] + z["late_interaction"]) / (2.5 + weight)
     np.testing.assert_allclose(blend.score(query, close, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
@@ -176,7 +176,7 @@ def test_vectors_count_less_where_they_were_made_from_a_part_of_the_texts() -> N
     shares = [0.1, 0.3] + [1.0] * 7
     cut = replace(window, tokens=[replace(one, read=share) for one, share in zip(window.tokens, shares, strict=True)])
     weight = np.sqrt(np.mean(shares))
-    z = {name: stats.zscore(found) for name, found in by_hand(query, window).items()}
+    z = {name: stats.zscore(found) for name, found in reference_signals(query, window).items()}
     semantic = weight * (0.5 * z["dense"] + z["spectral"] + z["late_interaction"])
     mean = (z["lexical"] + semantic) / (1 + 2.5 * weight)
     np.testing.assert_allclose(blend.score(query, cut, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
@@ -272,7 +272,7 @@ def test_normalising_keeps_order_and_fills_with_the_mean(
         assert found[~known] == pytest.approx(found[known].mean(), abs=1e-4)
 
 
-def test_the_formulas() -> None:
+def test_z_scores_min_max_and_reciprocal_ranks_equal_their_formulas() -> None:
     scores, all_known = np.array([3, 1, 2], np.float32), np.ones(3, np.bool_)
     np.testing.assert_allclose(z_scores(scores, all_known), stats.zscore(scores), atol=1e-6)
     np.testing.assert_allclose(min_max(scores, all_known), [1, 0, 0.5], atol=1e-6)
@@ -284,7 +284,7 @@ def test_hybrid_is_reciprocal_rank_fusion_of_two_lists() -> None:
     found = np.array([True, True, True, True, False, False])
     first_pass = np.where(found, window.first_pass, 0).astype(np.float32)
     joined = replace(window, first_pass=first_pass, present={Feature.FIRST_PASS: found})
-    dense = by_hand(query, window)["dense"]
+    dense = reference_signals(query, window)["dense"]
     nearest = np.argsort(-dense)
     params = HybridParams(rank_window_size=4)
     expected = np.zeros(6)
@@ -304,7 +304,7 @@ def test_hybrid_puts_the_only_document_that_matches_first(fusion: Any) -> None:
 
 def test_hybrid_by_weights() -> None:
     query, window = example(6)
-    dense = by_hand(query, window)["dense"]
+    dense = reference_signals(query, window)["dense"]
     params = HybridParams(fusion="weighted", lexical_weight=0.25)
     expected = 0.25 * _to_one(window.first_pass) + 0.75 * _to_one(dense)
     np.testing.assert_allclose(hybrid.score(query, window, params), expected, atol=1e-6)

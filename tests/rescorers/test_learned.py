@@ -16,7 +16,7 @@ from es_ttc.lab.ranking.lambdamart import exported
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, FieldRescorer, PartialRescorer
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer
-from es_ttc.rescorers.learned.fields import NumericField, as_number, parse_field, parse_fields
+from es_ttc.rescorers.learned.fields import NumericField, as_number, parse_field
 from es_ttc.rescorers.learned.model import RankingModel, read_model, read_models
 from es_ttc.rescorers.learned.rescorer import LearnedParams, LearnedRescorer
 from es_ttc.rescorers.learned.trees import Trees
@@ -149,23 +149,8 @@ def test_a_file_comes_back_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "model", "message"),
     [
-        ("mine", stump(left=[0]), "a child is neither a later node nor a leaf"),
-        ("mine", stump(right=[-3]), "a child is neither a later node nor a leaf"),
-        ("mine", stump(roots=[1]), "a root is neither a node nor a leaf"),
-        ("mine", stump(feature=[4]), "reads another feature than those 4"),
-        ("mine", stump(missing=[3]), "in an unknown way"),
-        ("mine", stump(threshold=[]), "differ in length"),
         ("mine", stump(feature=[2**40]), "is no ranking model"),
-        ("mine", stump(values=["a", 1]), r"\[trees.values.0\]"),
-        ("mine", {**stump(), "signals": ["lexical", "lexical", "dense", "spectral"]}, "named twice"),
-        ("mine", {**stump(feature=[5]), "fields": [{"name": "price"}]}, "reads another feature than those 5"),
-        ("mine", {**stump(), "fields": [{"name": "price"}] * 2}, r"\[fields\] names \[price\] twice"),
-        ("mine", {**stump(), "fields": [{"name": "ttc.hash"}]}, "is a field of es-ttc itself"),
-        ("mine", {**stump(), "fields": [{"name": "price", "missing": "none"}]}, r"\[fields.0.missing\]"),
-        ("mine", {**stump(), "signals": ["words"]}, r"\[signals.0\]"),
-        ("mine", {**stump(), "format": 2}, r"\[format\]"),
         ("mine", [], "write one with `es-ttc train rank`"),
-        ("Mine!", stump(), "cannot be a model's file"),
     ],
 )
 def test_a_file_that_is_no_model_is_refused_by_name(tmp_path: Path, name: str, model: Any, message: str) -> None:
@@ -207,27 +192,6 @@ PATHS = st.from_regex(r"[a-z][a-z0-9_]{0,8}(\.[a-z][a-z0-9_]{0,8}){0,2}", fullma
 def test_a_field_is_what_its_text_says(name: str, missing: float | None) -> None:
     text = name if missing is None else f"{name}:missing={missing!r}"
     assert parse_field(text) == NumericField(name, missing)
-
-
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["price:missing=many"], r"\[many\] after \[missing=\] is no number, as in price:missing=0"),
-        (["price:missing=nan"], "is no number"),
-        (["price:missing="], r"\[\] after \[missing=\] is no number"),
-        (["price:mising=1"], r"\[price:mising=1\] is no name of a field; write NAME or NAME:missing=VALUE"),
-        ([""], "is no name of a field"),
-        (["a b"], "is no name of a field"),
-        (["pri*"], "is no name of a field"),
-        (["_id"], "is no name of a field"),
-        (["ttc.vector"], "is a field of es-ttc itself"),
-        (["price", "price:missing=1"], r"names \[price\] twice"),
-        ([f"f{place}" for place in range(33)], "names 33 fields, and a model reads at most 32"),
-    ],
-)
-def test_parse_fields_refuses_invalid_fields(texts: list[str], message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        parse_fields(texts)
 
 
 @given(st.lists(st.integers(-(2**60), 2**60) | st.floats(-1e300, 1e300), max_size=4))

@@ -94,7 +94,7 @@ def test_the_gap_of_an_early_end_bounds_what_is_missing(
     assert outcome.stop in (("certified", "rounds") if len(outcome.documents) else ("empty",))
 
 
-def test_so_many_documents() -> None:
+def test_nnn_returns_the_requested_number_of_documents() -> None:
     random = np.random.default_rng(0)
     rows, query = unit(random.standard_normal((500, 16))), unit(random.standard_normal(16))
     params = NnnRetrieverParams(documents=6)
@@ -153,7 +153,7 @@ def test_nnn_returns_its_support_first_by_weight() -> None:
     assert len(retrieved(query, search_over(rows[:7]), 1000).documents) == 7
 
 
-def test_no_document_at_all() -> None:
+def test_nnn_over_no_document_returns_none() -> None:
     rows, query = unit(np.random.default_rng(2).standard_normal((9, 4))), unit(np.ones(4))
     found = retrieved(query, search_over(rows, eligible=np.zeros(9, np.bool_)), 10)
     assert len(found.documents) == 0

@@ -19,32 +19,15 @@ from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import call
+from tests.serving.corpus import corpus
 from tests.support.gateway import gateway_to
-from tests.support.kept import Kept
+from tests.support.per_engine import PerEngine
 
-ANIMALS = ("cat", "dog", "horse", "owl", "trout", "bee")
 SIDECAR_TOKEN = "a-token-of-the-tests"
-DEEDS = ("sleeps on the sofa", "hunts at night", "drinks milk", "runs in the snow", "sings before rain")
-
-
-def corpus() -> list[dict[str, Any]]:
-    """Sixty short texts in two fields, a group each for collapse and aggregations; two have no text."""
-    texts = [
-        {"title": f"The {animal}", "text": f"Our {animal} {deed}, and the {other} watches it for {number} hours."}
-        for number, (animal, deed, other) in enumerate(
-            ((animal, deed, other) for animal in ANIMALS for deed in DEEDS for other in ("farmer", "child")), 1
-        )
-    ]
-    texts[7] = {"title": "", "text": ""}
-    texts[21] = {"title": "แมวกินนม 🐈", "text": "القطة تشرب الحليب \x07 and the cat drinks milk."}
-    return [
-        {"_id": f"d{number}", "number": number, "group": f"g{number % 7}", "anyway": "creature", **text}
-        for number, text in enumerate(texts)
-    ]
 
 
 @dataclass(frozen=True)
-class Behind:
+class SearchStack:
     """An engine with the gateway in front of it and an index in it."""
 
     engine: str
@@ -85,7 +68,7 @@ def make_index(
     **storage: Any,
 ) -> IndexSpec:
     """Make an index of the corpus, or of other documents."""
-    spec = IndexSpec(encoder.identity, **{"codec": "float16", "max_tokens": 64, **storage})
+    spec = IndexSpec(encoder.identity, **{"max_tokens": 64, **storage})
     asyncio.run(fill(url, name, spec, encoder, corpus() if documents is None else documents, shards))
     return spec
 
@@ -97,24 +80,24 @@ def encoder(encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Encod
 
 
 @pytest.fixture(scope="session")
-def all_behind(encoder: Encoder) -> Iterator[Kept[Behind]]:
-    with Kept(lambda engine: _behind(engine, encoder)) as kept:
-        yield kept
+def all_stacks(encoder: Encoder) -> Iterator[PerEngine[SearchStack]]:
+    with PerEngine(lambda engine: _stack(engine, encoder)) as per_engine:
+        yield per_engine
 
 
 @pytest.fixture(scope="session")
-def behind(engine_url: str, all_behind: Kept[Behind]) -> Behind:
-    return all_behind.of(engine_url)
+def stack(engine_url: str, all_stacks: PerEngine[SearchStack]) -> SearchStack:
+    return all_stacks.of(engine_url)
 
 
 @contextmanager
-def _behind(engine_url: str, encoder: Encoder) -> Iterator[Behind]:
+def _stack(engine_url: str, encoder: Encoder) -> Iterator[SearchStack]:
     name = f"test-gateway-{uuid.uuid4().hex[:8]}"
     spec = make_index(engine_url, name, encoder)
     try:
         with gateway_to(
             engine_url, encoder, write_timeout_ms=60_000, max_window=300, sidecar_token=SecretStr(SIDECAR_TOKEN)
         ) as gateway:
-            yield Behind(engine_url, gateway, name, spec)
+            yield SearchStack(engine_url, gateway, name, spec)
     finally:
         call(engine_url, "DELETE", f"/{name}")

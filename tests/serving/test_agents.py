@@ -14,7 +14,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
-from tests.serving.conftest import Behind, corpus
+from tests.serving.conftest import SearchStack
+from tests.serving.corpus import corpus
 from tests.serving.test_engine_requests_of_a_search import attached
 
 if TYPE_CHECKING:
@@ -60,17 +61,17 @@ def over_http(gateway: str) -> Iterator[str]:
             process.terminate()
 
 
-async def test_an_agent_searches_and_asks_why(behind: Behind) -> None:
-    async with agent_of(behind.gateway) as client:
+async def test_an_agent_searches_and_asks_why(stack: SearchStack) -> None:
+    async with agent_of(stack.gateway) as client:
         tools = (await client.list_tools()).tools
         assert {tool.name for tool in tools} == {"list_indices", "list_methods", "search", "explain"}
         assert all(tool.annotations and tool.annotations.read_only_hint and tool.description for tool in tools)
 
-        (index,) = [one for one in await ask(client, "list_indices") if one["name"] == behind.index]
-        assert index == {"name": behind.index, "documents": 60, "text_fields": ["title", "text"]}
+        (index,) = [one for one in await ask(client, "list_indices") if one["name"] == stack.index]
+        assert index == {"name": stack.index, "documents": 60, "text_fields": ["title", "text"]}
         assert "spectral" in (await ask(client, "list_methods"))["methods"]
 
-        found = await ask(client, "search", index=behind.index, query="a cat drinks milk", size=3)
+        found = await ask(client, "search", index=stack.index, query="a cat drinks milk", size=3)
         assert (found["ranked_by"], found["reason"], len(found["hits"])) == ("blend", None, 3)
         best = found["hits"][0]
         assert "drinks milk" in best["passage"]
@@ -78,24 +79,24 @@ async def test_an_agent_searches_and_asks_why(behind: Behind) -> None:
         assert best["fields"]["text"]
 
         term = {"term": {"group": "g3"}}
-        filtered = await ask(client, "search", index=behind.index, query="a cat drinks milk", size=50, filter=term)
+        filtered = await ask(client, "search", index=stack.index, query="a cat drinks milk", size=50, filter=term)
         assert {int(hit["id"][1:]) % 7 for hit in filtered["hits"]} == {3}
 
-        why = await ask(client, "explain", index=behind.index, query="a cat drinks milk", id=best["id"])
+        why = await ask(client, "explain", index=stack.index, query="a cat drinks milk", id=best["id"])
         assert why["rank"] == 1
         assert {"lexical", "dense", "spectral", "late_interaction"} <= set(why["signals"])
         assert why["passage"] == best["passage"]
 
 
 async def test_an_attached_index_is_found_by_its_name_and_by_an_alias(
-    behind: Behind, encoder: Encoder, index_name: str
+    stack: SearchStack, encoder: Encoder, index_name: str
 ) -> None:
     lines = [line for one in corpus() for line in ({"index": {"_id": one.pop("_id")}}, one)]
-    call(behind.engine, "POST", f"/{index_name}/_bulk?refresh=true", lines)
-    call(behind.engine, "PUT", f"/{index_name}/_alias/{index_name}-alias")
-    await attached(behind.engine, index_name, behind.spec, encoder)
+    call(stack.engine, "POST", f"/{index_name}/_bulk?refresh=true", lines)
+    call(stack.engine, "PUT", f"/{index_name}/_alias/{index_name}-alias")
+    await attached(stack.engine, index_name, stack.spec, encoder)
     try:
-        async with agent_of(behind.gateway) as client:
+        async with agent_of(stack.gateway) as client:
             (index,) = [one for one in await ask(client, "list_indices") if index_name in one["name"]]
             assert index == {"name": index_name, "documents": 60, "text_fields": ["title", "text"]}
             for name in (index_name, f"{index_name}-alias"):
@@ -106,30 +107,30 @@ async def test_an_attached_index_is_found_by_its_name_and_by_an_alias(
                 why = await ask(client, "explain", index=name, query="a cat drinks milk", id=best["id"])
                 assert (why["rank"], why["passage"]) == (1, best["passage"])
     finally:
-        call(behind.engine, "DELETE", f"/ttc-*-{index_name}")
+        call(stack.engine, "DELETE", f"/ttc-*-{index_name}")
 
 
-async def test_what_is_wrong_is_told_in_a_sentence(behind: Behind) -> None:
-    async with agent_of(behind.gateway) as client:
+async def test_agent_invalid_calls_are_refused_with_the_reason(stack: SearchStack) -> None:
+    async with agent_of(stack.gateway) as client:
         assert "no such index [nosuch]" in await ask(client, "search", index="nosuch", query="x")
-        assert "unknown method [nosuch]" in await ask(client, "search", index=behind.index, query="x", method="nosuch")
-        assert "there is no document [d999]" in await ask(client, "explain", index=behind.index, query="cat", id="d999")
-        assert "[size]" in await ask(client, "search", index=behind.index, query="x", size=51)
+        assert "unknown method [nosuch]" in await ask(client, "search", index=stack.index, query="x", method="nosuch")
+        assert "there is no document [d999]" in await ask(client, "explain", index=stack.index, query="cat", id="d999")
+        assert "[size]" in await ask(client, "search", index=stack.index, query="x", size=51)
         for tool, given in (("search", {"query": "x", "filters": {}}), ("list_indices", {"index": "x"})):
-            unknown = await ask(client, tool, **{"index": behind.index, **given})
+            unknown = await ask(client, tool, **{"index": stack.index, **given})
             assert f"[{next(iter(given.keys() - {'query'}))}]" in str(unknown)
         assert all(tool.input_schema["additionalProperties"] is False for tool in (await client.list_tools()).tools)
 
 
 @pytest.mark.slow
-async def test_over_standard_input_and_over_http(behind: Behind) -> None:
+async def test_over_standard_input_and_over_http(stack: SearchStack) -> None:
     from mcp import Client, StdioServerParameters
 
     command = StdioServerParameters(
-        command=sys.executable, args=[*COMMAND, "--gateway", behind.gateway], env=dict(os.environ)
+        command=sys.executable, args=[*COMMAND, "--gateway", stack.gateway], env=dict(os.environ)
     )
-    with over_http(behind.gateway) as url:
+    with over_http(stack.gateway) as url:
         for server in (command, url):
             async with Client(server) as client:
-                found = await ask(client, "search", index=behind.index, query="a cat drinks milk", size=2)
+                found = await ask(client, "search", index=stack.index, query="a cat drinks milk", size=2)
                 assert found["ranked_by"] == "blend"

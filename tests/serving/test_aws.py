@@ -24,7 +24,7 @@ from es_ttc.serving.http import raw_request
 from es_ttc.serving.http.signing import gateway_signer
 from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.serving.relay import Passed, Relay, relay
 from tests.support.gateway import gateway_to
 
@@ -171,9 +171,11 @@ async def engine_of_another(url: str) -> None:
 
 
 @on_opensearch
-def test_a_gateway_signs_its_own_requests_and_forwards_callers_as_they_are(behind: Behind, encoder: Encoder) -> None:
+def test_a_gateway_signs_its_own_requests_and_forwards_callers_as_they_are(
+    stack: SearchStack, encoder: Encoder
+) -> None:
     with (
-        domain(behind.engine) as aws,
+        domain(stack.engine) as aws,
         gateway_to(aws.url, encoder, aws_region=REGION, side_credentials="gateway") as gateway,
     ):
         assert call(gateway, "GET", "/_ttc/ready").status == 200
@@ -182,16 +184,16 @@ def test_a_gateway_signs_its_own_requests_and_forwards_callers_as_they_are(behin
         aws.passed.clear()
         mark = {"authorization": "gateway 00000000000000000000000000000000"}
         for headers in ({}, mark):
-            assert call(gateway, "GET", f"/{behind.index}/_count", headers=headers).status == 403
-        assert search(gateway, behind.index, CATS).status == 403
+            assert call(gateway, "GET", f"/{stack.index}/_count", headers=headers).status == 403
+        assert search(gateway, stack.index, CATS).status == 403
         assert "x-amz-date" not in {name for passed in aws.passed for name in passed.headers}
         # opensearch-py's own signature, for the domain's address, is still right behind the gateway.
         body = b'{"query":{"match_all":{}}}'
-        signed = signed_by_opensearch_py(aws.url, f"/{behind.index}/_count", body)
-        assert call(gateway, "POST", f"/{behind.index}/_count", body, signed).json()["count"] == 60
+        signed = signed_by_opensearch_py(aws.url, f"/{stack.index}/_count", body)
+        assert call(gateway, "POST", f"/{stack.index}/_count", body, signed).json()["count"] == 60
         body = orjson.dumps(CATS)
-        signed = signed_by_opensearch_py(aws.url, f"/{behind.index}/_search", body)
-        refused = call(gateway, "POST", f"/{behind.index}/_search", body, signed)
+        signed = signed_by_opensearch_py(aws.url, f"/{stack.index}/_search", body)
+        refused = call(gateway, "POST", f"/{stack.index}/_search", body, signed)
         assert refused.status == 400
         assert "its AWS signature is then wrong: sign in without one, or set [aws_sign_callers]" in refused.reason
 
@@ -206,16 +208,18 @@ def signed_by_opensearch_py(url: str, path: str, body: bytes) -> dict[str, str]:
 
 
 @on_opensearch
-def test_a_gateway_signs_for_its_callers_where_it_is_told_to(behind: Behind, encoder: Encoder, index_name: str) -> None:
+def test_a_gateway_signs_for_its_callers_where_it_is_told_to(
+    stack: SearchStack, encoder: Encoder, index_name: str
+) -> None:
     with (
-        domain(behind.engine) as aws,
+        domain(stack.engine) as aws,
         gateway_to(aws.url, encoder, aws_region=REGION, aws_sign_callers=True) as gateway,
     ):
         own = {"authorization": "Basic YW5uOnBhc3N3b3Jk", "x-amz-date": "20150830T123600Z"}
-        reply = call(gateway, "POST", f"/{behind.index}/_search?pretty&filter_path=hits,ttc", CATS, own)
+        reply = call(gateway, "POST", f"/{stack.index}/_search?pretty&filter_path=hits,ttc", CATS, own)
         assert (reply.status, reply.json()["ttc"]["applied"]) == (200, True), reply.body
         assert (
-            search(gateway, f"{behind.index}*,{behind.index}", CATS, "?preference=a+b").json()["ttc"]["applied"] is True
+            search(gateway, f"{stack.index}*,{stack.index}", CATS, "?preference=a+b").json()["ttc"]["applied"] is True
         )
         # A long body arrives in parts, and is signed as a whole.
         action = orjson.dumps({"index": {}}) + b"\n" + orjson.dumps({"text": "x" * 2**15}) + b"\n"
@@ -229,11 +233,11 @@ def test_a_gateway_signs_for_its_callers_where_it_is_told_to(behind: Behind, enc
 
 @on_opensearch
 def test_a_body_that_is_too_long_to_be_signed_is_refused(
-    behind: Behind, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    stack: SearchStack, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(raw_request, "MAX_BODY", 2**20)
     with (
-        domain(behind.engine) as aws,
+        domain(stack.engine) as aws,
         gateway_to(aws.url, encoder, aws_region=REGION, aws_sign_callers=True) as gateway,
     ):
         ndjson = {"content-type": "application/x-ndjson"}

@@ -15,18 +15,17 @@ from es_ttc.rescorers.blend import BlendRescorer, HybridRescorer
 from es_ttc.rescorers.blend.hybrid import HybridParams
 from es_ttc.rescorers.blend.rescorer import BlendParams
 from es_ttc.rescorers.blend.weights import share_read
+from es_ttc.serving.plan.plan import plan_search
 from es_ttc.serving.request.request import parse_params
 from es_ttc.serving.rescore.candidates import obstacle
-from es_ttc.serving.rescore.plan import plan_search
 from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, corpus, make_index, write
+from tests.serving.conftest import SearchStack, make_index, write
+from tests.serving.corpus import CATS, WITHOUT_TEXT, corpus
 
 ON_ONE_ENGINE = True
 on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 
-CATS = "which cat drinks milk?"
-WITHOUT_TEXT = "d7"
 BY_WORDS = {"match": {"text": "the farmer watches before rain"}}
 """Words that lead elsewhere than the question: nearest documents have to join."""
 WINDOW = 6
@@ -40,23 +39,23 @@ def by_id(name: str) -> dict[str, Any]:
     return next(document for document in corpus() if document["_id"] == name)
 
 
-def first_pass(behind: Behind, size: int) -> Reply:
-    return search(behind.engine, behind.index, {"query": BY_WORDS, "size": size, "_source": False})
+def first_pass(stack: SearchStack, size: int) -> Reply:
+    return search(stack.engine, stack.index, {"query": BY_WORDS, "size": size, "_source": False})
 
 
-def union_in_memory(encoder: Encoder, behind: Behind, size: int) -> tuple[Query, Window]:
+def union_in_memory(encoder: Encoder, stack: SearchStack, size: int) -> tuple[Query, Window]:
     """The window of the engine's own first pass, joined by the documents nearest to the query, all from scratch."""
-    found = first_pass(behind, size)
+    found = first_pass(stack, size)
     documents = [document for document in corpus() if document["_id"] != WITHOUT_TEXT]
     encoded = dict(
-        zip([document["_id"] for document in documents], encode_documents(documents, behind.spec, encoder), strict=True)
+        zip([document["_id"] for document in documents], encode_documents(documents, stack.spec, encoder), strict=True)
     )
     query = encoder.encode([CATS], role="query")
     cosines = {name: float(one.pooled @ query.pooled[0]) for name, one in encoded.items() if one.pooled is not None}
     nearest = sorted(cosines, key=lambda name: -cosines[name])[:size]
     joined = [name for name in nearest if name not in found.ids]
     assert joined
-    every = first_pass(behind, 60)
+    every = first_pass(stack, 60)
     scores = dict(zip(every.ids, every.scores, strict=True))
     assert {name in scores for name in joined} == {True, False}
     names = [*found.ids, *joined]
@@ -74,8 +73,10 @@ def union_in_memory(encoder: Encoder, behind: Behind, size: int) -> tuple[Query,
 
 @on_both
 @pytest.mark.parametrize("method", [None, "hybrid"])
-def test_the_ranking_is_the_rescorers_own_over_the_union(behind: Behind, encoder: Encoder, method: str | None) -> None:
-    query, window = union_in_memory(encoder, behind, WINDOW)
+def test_the_ranking_is_the_rescorers_own_over_the_union(
+    stack: SearchStack, encoder: Encoder, method: str | None
+) -> None:
+    query, window = union_in_memory(encoder, stack, WINDOW)
     if method is None:
         values = BlendRescorer().score(query, window, BlendParams())
     else:
@@ -85,13 +86,13 @@ def test_the_ranking_is_the_rescorers_own_over_the_union(behind: Behind, encoder
     for _ in range(2):  # the second time candidates are looked for beside the first pass
         got: dict[str, float] = {}
         for start in range(0, len(expected), WINDOW):
-            reply = search(behind.gateway, behind.index, blended(size=WINDOW, **section) | {"from": start})
+            reply = search(stack.gateway, stack.index, blended(size=WINDOW, **section) | {"from": start})
             assert reply.status == 200, reply.body
             got |= dict(zip(reply.ids, reply.scores, strict=True))
         assert {name: got[name] for name in expected} == pytest.approx(expected, abs=1e-4)
         assert list(got)[: len(expected)] == sorted(expected, key=lambda name: -expected[name])
         assert list(got.values()) == sorted(got.values(), reverse=True)
-        told = search(behind.gateway, behind.index, blended(**section)).json()["ttc"]
+        told = search(stack.gateway, stack.index, blended(**section)).json()["ttc"]
         assert told["method"] == (method or "blend")
         assert told["candidates"] == {"knn": WINDOW, "joined": len(expected) - WINDOW}
         assert told["window"] == WINDOW
@@ -102,10 +103,10 @@ def test_the_ranking_is_the_rescorers_own_over_the_union(behind: Behind, encoder
 
 
 def test_texts_that_the_encoder_read_in_part_make_vectors_count_less(
-    behind: Behind, index_name: str, encoder: Encoder
+    stack: SearchStack, index_name: str, encoder: Encoder
 ) -> None:
-    spec = make_index(behind.engine, index_name, encoder, max_tokens=8)
-    cut = replace(behind, index=index_name, spec=spec)
+    spec = make_index(stack.engine, index_name, encoder, max_tokens=8)
+    cut = replace(stack, index=index_name, spec=spec)
     query, window = union_in_memory(encoder, cut, WINDOW)
     expected = BlendRescorer().score(query, window, BlendParams())
     reply = search(cut.gateway, cut.index, blended(size=WINDOW))
@@ -115,53 +116,53 @@ def test_texts_that_the_encoder_read_in_part_make_vectors_count_less(
     assert reply.json()["ttc"]["read"] == pytest.approx(share_read(window), abs=1e-4)
 
 
-def test_what_joins_where_no_word_is_found(behind: Behind) -> None:
-    found = search(behind.gateway, behind.index, blended({"match": {"text": "牛乳"}}, query_text="牛乳を飲む猫")).json()
+def test_blend_without_lexical_hits_has_exact_totals(stack: SearchStack) -> None:
+    found = search(stack.gateway, stack.index, blended({"match": {"text": "牛乳"}}, query_text="牛乳を飲む猫")).json()
     assert found["hits"]["total"] == {"value": len(found["hits"]["hits"]) + 1, "relation": "eq"}
     assert found["hits"]["max_score"] == found["hits"]["hits"][0]["_score"]
-    nowhere = search(behind.gateway, f"{behind.index}-no-such*", blended()).json()
+    nowhere = search(stack.gateway, f"{stack.index}-no-such*", blended()).json()
     assert (nowhere["hits"]["hits"], nowhere["hits"]["max_score"]) == ([], 0.0)
     assert nowhere["ttc"]["candidates"]["joined"] == 0
     assert "reason" not in nowhere["ttc"]
 
 
 @pytest.fixture
-def own_index(behind: Behind, index_name: str, encoder: Encoder) -> Iterator[str]:
+def own_index(stack: SearchStack, index_name: str, encoder: Encoder) -> Iterator[str]:
     """An index of the corpus that a test may change."""
-    make_index(behind.engine, index_name, encoder)
+    make_index(stack.engine, index_name, encoder)
     yield index_name
-    call(behind.engine, "DELETE", f"/{index_name}")
+    call(stack.engine, "DELETE", f"/{index_name}")
 
 
 def test_of_two_documents_with_the_same_text_only_the_permitted_one_joins(
-    behind: Behind, own_index: str, encoder: Encoder
+    stack: SearchStack, own_index: str, encoder: Encoder
 ) -> None:
     """The page's hits are read by content, which both have."""
     twins = [
-        {"_id": name, "number": number, "anyway": "creature", "title": "", "text": CATS}
+        {"_id": name, "number": number, "kind": "animal", "title": "", "text": CATS}
         for name, number in (("first", 1000), ("second", 1001))
     ]
-    asyncio.run(write(behind.engine, own_index, encoder, twins))
+    asyncio.run(write(stack.engine, own_index, encoder, twins))
     for hidden, shown in ((1000, "second"), (1001, "first")):
         query = {"bool": {"must": BY_WORDS, "must_not": {"term": {"number": hidden}}}}
         for more in ({}, {"size": 2}):  # in one request, and in two
-            reply = search(behind.gateway, own_index, blended(query, size=6) | more)
+            reply = search(stack.gateway, own_index, blended(query, size=6) | more)
             assert reply.json()["ttc"]["candidates"]["joined"] > 0
             assert {"first", "second"} & set(reply.ids) == {shown}
 
 
 @on_both
-def test_a_point_in_time_binds_what_joins(behind: Behind, own_index: str, encoder: Encoder) -> None:
-    before = search(behind.gateway, own_index, blended(size=12))
+def test_a_point_in_time_binds_what_joins(stack: SearchStack, own_index: str, encoder: Encoder) -> None:
+    before = search(stack.gateway, own_index, blended(size=12))
     joined = before.json()["ttc"]["candidates"]["joined"]
     assert joined > 0
-    path = "_pit" if behind.product == "elasticsearch" else "_search/point_in_time"
-    opened = call(behind.gateway, "POST", f"/{own_index}/{path}?keep_alive=1m").json()
-    late = {"_id": "late", "number": 1000, "anyway": "creature", "title": "", "text": CATS}
-    asyncio.run(write(behind.engine, own_index, encoder, [late]))
-    assert search(behind.gateway, own_index, blended(size=12)).ids[0] == "late"
+    path = "_pit" if stack.product == "elasticsearch" else "_search/point_in_time"
+    opened = call(stack.gateway, "POST", f"/{own_index}/{path}?keep_alive=1m").json()
+    late = {"_id": "late", "number": 1000, "kind": "animal", "title": "", "text": CATS}
+    asyncio.run(write(stack.engine, own_index, encoder, [late]))
+    assert search(stack.gateway, own_index, blended(size=12)).ids[0] == "late"
     inside = call(
-        behind.gateway, "POST", "/_search", {**blended(size=12), "pit": {"id": opened.get("id") or opened["pit_id"]}}
+        stack.gateway, "POST", "/_search", {**blended(size=12), "pit": {"id": opened.get("id") or opened["pit_id"]}}
     )
     assert inside.ids == before.ids
     assert inside.json()["ttc"]["candidates"]["joined"] == joined
@@ -176,127 +177,131 @@ def test_a_point_in_time_binds_what_joins(behind: Behind, own_index: str, encode
         ({}, "search_pipeline=p", "URL parameter [search_pipeline]"),
     ],
 )
-def test_what_leaves_the_window_alone(more: dict[str, Any], url: str, words: str) -> None:
+def test_candidates_beside_unsupported_options_are_left_out_with_the_reason(
+    more: dict[str, Any], url: str, words: str
+) -> None:
     plan = plan_search(blended() | more, parse_params(url), max_window=1000)
     assert plan is not None
     assert words in str(obstacle(plan))
 
 
 @on_both
-def test_a_url_parameter_that_decides_nothing_of_matching_leaves_candidates(behind: Behind) -> None:
+def test_a_url_parameter_that_decides_nothing_of_matching_leaves_candidates(stack: SearchStack) -> None:
     params = {"elasticsearch": "?force_synthetic_source=false", "opensearch": "?verbose_pipeline=false"}
-    told = search(behind.gateway, behind.index, blended(), params[behind.product]).json()["ttc"]
+    told = search(stack.gateway, stack.index, blended(), params[stack.product]).json()["ttc"]
     assert told["candidates"]["joined"] > 0
 
 
 @on_both
-def test_a_search_with_vectors_of_its_own_has_the_window_alone(behind: Behind) -> None:
-    if behind.product == "elasticsearch":
+def test_a_search_with_vectors_of_its_own_has_the_window_alone(stack: SearchStack) -> None:
+    if stack.product == "elasticsearch":
         clause = {"field": "ttc.vector", "query_text": CATS, "k": 3}
-        told = search(behind.gateway, behind.index, blended() | {"knn": clause}).json()["ttc"]
+        told = search(stack.gateway, stack.index, blended() | {"knn": clause}).json()["ttc"]
         assert (told["applied"], told["candidates"]["joined"]) == (True, 0)
         assert "[knn]" in told["candidates"]["reason"]
 
 
 @on_both
-def test_documents_below_min_score_do_not_join(behind: Behind) -> None:
-    scores = first_pass(behind, 60).scores
+def test_documents_below_min_score_do_not_join(stack: SearchStack) -> None:
+    scores = first_pass(stack, 60).scores
     least = scores[len(scores) // 2]
-    reply = search(behind.gateway, behind.index, blended(size=60) | {"min_score": str(least)})
-    plain = search(behind.engine, behind.index, {"query": BY_WORDS, "size": 60, "min_score": least})
+    reply = search(stack.gateway, stack.index, blended(size=60) | {"min_score": str(least)})
+    plain = search(stack.engine, stack.index, {"query": BY_WORDS, "size": 60, "min_score": least})
     assert reply.json()["ttc"]["applied"]
     assert sorted(reply.ids) == sorted(plain.ids)
     assert reply.json()["hits"]["total"] == plain.json()["hits"]["total"]
 
 
 @on_both
-def test_a_query_in_the_url_finds_more_than_its_words(behind: Behind) -> None:
+def test_a_query_in_the_url_finds_more_than_its_words(stack: SearchStack) -> None:
     body = {key: value for key, value in blended().items() if key != "query"}
     for url, query in (
         ("?q=text:farmer", {"query_string": {"query": "text:farmer"}}),
         ("?q=farmer&df=text&terminate_after=500&ignore_throttled=true", {"match": {"text": "farmer"}}),
     ):
-        reply = search(behind.gateway, behind.index, body, url)
+        reply = search(stack.gateway, stack.index, body, url)
         assert reply.status == 200, reply.body
-        assert reply.ids == search(behind.gateway, behind.index, blended(query)).ids
+        assert reply.ids == search(stack.gateway, stack.index, blended(query)).ids
         assert "reason" not in reply.json()["ttc"]["candidates"]
 
 
-def test_where_words_find_nothing_vectors_do(behind: Behind) -> None:
+def test_where_words_find_nothing_vectors_do(stack: SearchStack) -> None:
     nothing = {"match": {"text": "zebra"}}
-    reply = search(behind.gateway, behind.index, blended(nothing))
+    reply = search(stack.gateway, stack.index, blended(nothing))
     assert reply.json()["hits"]["total"]["value"] == WINDOW
     assert "cat" in by_id(reply.ids[0])["text"]
-    without = search(behind.gateway, behind.index, blended(nothing, candidates={"knn": 0}))
+    without = search(stack.gateway, stack.index, blended(nothing, candidates={"knn": 0}))
     assert without.ids == []
     assert without.json()["ttc"]["applied"]
 
 
 @pytest.mark.parametrize("method", ["dense", "spectral", "maxsim"])
-def test_candidates_join_the_window_of_other_methods_where_asked(behind: Behind, method: str) -> None:
-    alone = search(behind.gateway, behind.index, blended(method=method, size=40))
+def test_candidates_join_the_window_of_other_methods_where_asked(stack: SearchStack, method: str) -> None:
+    alone = search(stack.gateway, stack.index, blended(method=method, size=40))
     assert "candidates" not in alone.json()["ttc"]
-    joined = search(behind.gateway, behind.index, blended(method=method, candidates={"knn": 20}))
+    joined = search(stack.gateway, stack.index, blended(method=method, candidates={"knn": 20}))
     told = joined.json()["ttc"]
     assert told["candidates"]["knn"] == 20
     assert told["candidates"]["joined"] > 0
     assert told["scored"] == WINDOW + told["candidates"]["joined"]
-    assert joined.ids[0] == search(behind.gateway, behind.index, {
-        "query": {"match": {"anyway": "creature"}}, "size": 1,
+    assert joined.ids[0] == search(stack.gateway, stack.index, {
+        "query": {"match": {"kind": "animal"}}, "size": 1,
         "rescore": {"window_size": 60, "ttc": {"method": method, "query_text": CATS}},
     }).ids[0]  # fmt: skip
 
 
 @pytest.fixture
-def with_a_new_document(behind: Behind) -> Iterator[str]:
+def with_a_new_document(stack: SearchStack) -> Iterator[str]:
     """A document written a moment ago: it has no features yet."""
-    document = {"title": "Zanzibar", "text": "the farmer watches zanzibar", "anyway": "creature"}
-    written = call(behind.engine, "PUT", f"/{behind.index}/_doc/new?refresh=true", document)
+    document = {"title": "Zanzibar", "text": "the farmer watches zanzibar", "kind": "animal"}
+    written = call(stack.engine, "PUT", f"/{stack.index}/_doc/new?refresh=true", document)
     assert written.status == 201, written.body
     yield "new"
-    call(behind.engine, "DELETE", f"/{behind.index}/_doc/new?refresh=true")
+    call(stack.engine, "DELETE", f"/{stack.index}/_doc/new?refresh=true")
 
 
-def test_a_new_document_without_features_keeps_a_place_by_its_words(behind: Behind, with_a_new_document: str) -> None:
+def test_a_new_document_without_features_keeps_a_place_by_its_words(
+    stack: SearchStack, with_a_new_document: str
+) -> None:
     by_words = {"match": {"text": "the farmer watches zanzibar"}}
-    reply = search(behind.gateway, behind.index, blended(by_words, size=WINDOW))
+    reply = search(stack.gateway, stack.index, blended(by_words, size=WINDOW))
     told = reply.json()["ttc"]
     assert told["without_features"] == 1, told
     assert told["scored"] == told["window"] + told["candidates"]["joined"]
     assert with_a_new_document in reply.ids
-    strict = search(behind.gateway, behind.index, blended(by_words, size=WINDOW, method="spectral"))
+    strict = search(stack.gateway, stack.index, blended(by_words, size=WINDOW, method="spectral"))
     assert strict.ids[-1] == with_a_new_document  # other methods keep it below what they score
 
 
-def test_a_signal_that_the_index_lacks_is_refused(behind: Behind) -> None:
-    reply = search(behind.gateway, behind.index, blended(params={"signals": {"sentences": 1}}, on_error="fail"))
+def test_a_signal_that_the_index_lacks_is_refused(stack: SearchStack) -> None:
+    reply = search(stack.gateway, stack.index, blended(params={"signals": {"sentences": 1}}, on_error="fail"))
     assert (reply.status, reply.json()["error"]["type"]) == (400, "ttc_missing_feature_exception"), reply.body
     assert "--chunks" in reply.reason
 
 
-def test_an_index_without_features_says_how_to_add_them(behind: Behind) -> None:
-    name = f"{behind.index}-plain"
-    call(behind.engine, "PUT", f"/{name}/_doc/1?refresh=true", {"text": "a farmer watches"})
+def test_an_index_without_features_says_how_to_add_them(stack: SearchStack) -> None:
+    name = f"{stack.index}-plain"
+    call(stack.engine, "PUT", f"/{name}/_doc/1?refresh=true", {"text": "a farmer watches"})
     try:
-        told = search(behind.gateway, name, blended()).json()["ttc"]
+        told = search(stack.gateway, name, blended()).json()["ttc"]
         assert (told["applied"], "es-ttc attach" in told["reason"]) == (False, True), told
     finally:
-        call(behind.engine, "DELETE", f"/{name}")
+        call(stack.engine, "DELETE", f"/{name}")
 
 
-def test_where_time_is_short_the_first_pass_answers(behind: Behind) -> None:
-    reply = search(behind.gateway, behind.index, blended(timeout="1micros"))
+def test_where_time_is_short_the_first_pass_answers(stack: SearchStack) -> None:
+    reply = search(stack.gateway, stack.index, blended(timeout="1micros"))
     assert reply.status == 200
     assert not reply.json()["ttc"]["applied"]
-    assert reply.ids == first_pass(behind, 5).ids
+    assert reply.ids == first_pass(stack, 5).ids
 
 
 @on_both
-def test_a_search_of_no_index_is_answered_as_by_the_engine(behind: Behind) -> None:
+def test_a_search_of_no_index_is_answered_as_by_the_engine(stack: SearchStack) -> None:
     counted = {"aggs": {"groups": {"terms": {"field": "group.keyword"}}}}
     for target, params in (("nothere*", ""), ("nothere", "?ignore_unavailable=true")):
-        reply = search(behind.gateway, target, blended() | counted, params)
-        native = search(behind.engine, target, {"query": BY_WORDS, **counted}, params).json()
+        reply = search(stack.gateway, target, blended() | counted, params)
+        native = search(stack.engine, target, {"query": BY_WORDS, **counted}, params).json()
         assert reply.status == 200, reply.body
         assert reply.json()["hits"] == native["hits"]
         assert reply.json().keys() - {"ttc"} == native.keys()

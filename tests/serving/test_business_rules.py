@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.serving.features.scores import relative_scores
-from es_ttc.serving.rescore.page import pinned_count, rank
+from es_ttc.serving.rescore.ranking import pinned_count, rank
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
+from tests.serving.corpus import CATS
 
-CATS = "which cat drinks milk?"
 WORDS = {"match": {"text": "farmer child cat milk"}}
 PINS = ("d50", "d58", "d42")
 """Owls, bees and trouts."""
@@ -39,9 +39,9 @@ def boosted(*numbers: int, boost: float) -> dict[str, Any]:
     return {"bool": {"must": WORDS, "should": clauses}}
 
 
-def ranked(behind: Behind, query: Any, section: dict[str, Any], **more: Any) -> Reply:
+def ranked(stack: SearchStack, query: Any, section: dict[str, Any], **more: Any) -> Reply:
     body = {"query": query, "size": 20, "rescore": {"ttc": {"query_text": CATS, **section}}, **more}
-    reply = search(behind.gateway, behind.index, body)
+    reply = search(stack.gateway, stack.index, body)
     assert reply.status == 200, reply.body
     assert reply.json()["ttc"]["applied"], reply.body
     assert np.isfinite(reply.scores).all()
@@ -52,12 +52,12 @@ def ranked(behind: Behind, query: Any, section: dict[str, Any], **more: Any) -> 
 
 @pytest.mark.parametrize("place", range(len(SECTIONS)))
 @pytest.mark.parametrize("boost", [1e6, 1.7e38, 3e38])
-def test_pinned_documents_stay_on_top_and_the_others_are_ranked(behind: Behind, boost: float, place: int) -> None:
+def test_pinned_documents_stay_on_top_and_the_others_are_ranked(stack: SearchStack, boost: float, place: int) -> None:
     section = SECTIONS[place]
-    plain = ranked(behind, WORDS, section)
+    plain = ranked(stack, WORDS, section)
     for count in (1, 3):
         numbers = [int(name[1:]) for name in PINS[:count]]
-        reply = ranked(behind, boosted(*numbers, boost=boost), section)
+        reply = ranked(stack, boosted(*numbers, boost=boost), section)
         assert reply.ids[:count] == [*PINS[:count]]
         if section.get("method") not in ("hybrid", "mmr"):
             others, shown = ([name for name in one.ids if name not in PINS][:10] for one in (plain, reply))
@@ -65,19 +65,19 @@ def test_pinned_documents_stay_on_top_and_the_others_are_ranked(behind: Behind, 
 
 
 @pytest.mark.parametrize("place", range(len(SECTIONS)))
-def test_scores_of_any_size_are_ranked(behind: Behind, place: int) -> None:
-    query = {"bool": {"must": WORDS, "filter": {"term": {"anyway": "creature"}}, "boost": 1}}
+def test_scores_of_any_size_are_ranked(stack: SearchStack, place: int) -> None:
+    query = {"bool": {"must": WORDS, "filter": {"term": {"kind": "animal"}}, "boost": 1}}
     same = {"bool": {"must": [WORDS], "should": [{"constant_score": {"filter": {"match_all": {}}, "boost": 3e38}}]}}
-    assert ranked(behind, same, SECTIONS[place]).ids[0] in ranked(behind, query, SECTIONS[place]).ids
+    assert ranked(stack, same, SECTIONS[place]).ids[0] in ranked(stack, query, SECTIONS[place]).ids
 
 
-def test_only_pinned_documents_in_a_window_stay_above_those_that_join(behind: Behind) -> None:
+def test_only_pinned_documents_in_a_window_stay_above_those_that_join(stack: SearchStack) -> None:
     """As `pinned` of Elasticsearch scores them, where its organic query finds nothing."""
     pins = [
         {"constant_score": {"filter": {"term": {"number": int(name[1:])}}, "boost": 2.0**127 * (1 + place / 1e6)}}
         for place, name in enumerate(reversed(PINS))
     ]
-    reply = ranked(behind, {"bool": {"should": [{"match": {"text": "zebra"}}, *pins]}}, {})
+    reply = ranked(stack, {"bool": {"should": [{"match": {"text": "zebra"}}, *pins]}}, {})
     assert reply.ids[:3] == [*PINS]
     assert len(reply.ids) == 20
     assert reply.json()["ttc"]["candidates"]["joined"] > 0
@@ -99,10 +99,10 @@ BURYING: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("place", range(len(SECTIONS)))
 @pytest.mark.parametrize("query", BURYING)
-def test_what_the_query_scores_0_never_rises(behind: Behind, query: dict[str, Any], place: int) -> None:
+def test_documents_that_the_query_scores_0_never_rise(stack: SearchStack, query: dict[str, Any], place: int) -> None:
     for size in (100, 20):
-        reply = ranked(behind, query, SECTIONS[place], size=size)
-        first = search(behind.engine, behind.index, {"query": query, "size": 100})
+        reply = ranked(stack, query, SECTIONS[place], size=size)
+        first = search(stack.engine, stack.index, {"query": query, "size": 100})
         buried = [name for name, score in zip(first.ids, first.scores, strict=True) if score == 0]
         assert len(buried) == len(SOLD_OUT)
         if size == 100:
@@ -160,17 +160,17 @@ DEMOTED: dict[str, Any] = {
     "function_score": TENTH,
     "with a boost": {"function_score": {**TENTH["function_score"], "boost_mode": "multiply", "boost": 3}},
     "script_score": {"script_score": {"query": WORDS, "script": {"source": SCRIPT}}},
-    "in bool": {"bool": {"must": [TENTH], "filter": [{"term": {"anyway": "creature"}}]}},
+    "in bool": {"bool": {"must": [TENTH], "filter": [{"term": {"kind": "animal"}}]}},
     "without words": {**TENTH, "function_score": {**TENTH["function_score"], "query": {"match_all": {}}}},
 }
 
 
 @pytest.mark.parametrize("method", ["blend", "hybrid"])
 @pytest.mark.parametrize("kind", DEMOTED)
-def test_a_demotion_multiplies_the_final_score(behind: Behind, kind: str, method: str) -> None:
+def test_a_demotion_multiplies_the_final_score(stack: SearchStack, kind: str, method: str) -> None:
     section = {"method": method, "detail": True}
-    plain = ranked(behind, WORDS, section).json()["hits"]["hits"]
-    reply = ranked(behind, DEMOTED[kind], section, size=60).json()["hits"]["hits"]
+    plain = ranked(stack, WORDS, section).json()["hits"]["hits"]
+    reply = ranked(stack, DEMOTED[kind], section, size=60).json()["hits"]["hits"]
     factors = {hit["_id"]: hit["_ttc"]["factor"] for hit in reply}
     demoted = {f"d{number}" for number in SOLD_OUT}
     least, greatest = min(factors.values()), max(factors.values())
@@ -181,14 +181,14 @@ def test_a_demotion_multiplies_the_final_score(behind: Behind, kind: str, method
     assert not any("matched_queries" in hit for hit in reply)
 
 
-def test_what_is_added_beside_the_words_multiplies_for_documents_that_join_too(behind: Behind) -> None:
+def test_should_clause_beside_words_multiplies_the_score_of_candidates_too(stack: SearchStack) -> None:
     query = {
         "bool": {
             "must": [{"match": {"text": "milk"}}],
             "should": [{"constant_score": {"filter": {"term": {"number": 3}}, "boost": 5}}],
         }
     }
-    hits = ranked(behind, query, {"detail": True}, explain=True, size=60).json()["hits"]["hits"]
+    hits = ranked(stack, query, {"detail": True}, explain=True, size=60).json()["hits"]["hits"]
     assert any(hit["_ttc"]["first_pass_rank"] is None for hit in hits)
     [raised] = [hit for hit in hits if hit["_id"] == "d3"]
     assert raised["_ttc"]["factor"] > 1.5
@@ -198,33 +198,33 @@ def test_what_is_added_beside_the_words_multiplies_for_documents_that_join_too(b
     assert raised["_score"] == pytest.approx(scored["value"] * factor["value"], rel=1e-5)
 
 
-def test_a_score_mode_of_the_caller_wins_and_other_methods_read_no_factors(behind: Behind) -> None:
+def test_a_score_mode_of_the_caller_wins_and_other_methods_read_no_factors(stack: SearchStack) -> None:
     for section in ({"score_mode": "replace"}, {"method": "spectral"}):
-        hits = ranked(behind, TENTH, {**section, "detail": True}).json()["hits"]["hits"]
+        hits = ranked(stack, TENTH, {**section, "detail": True}).json()["hits"]["hits"]
         assert not any("factor" in hit["_ttc"] for hit in hits)
 
 
-def test_the_callers_named_queries_are_as_the_engine_shows_them(behind: Behind) -> None:
-    named = {"bool": {"must": [TENTH], "should": [{"term": {"anyway": {"value": "creature", "_name": "mine"}}}]}}
+def test_the_callers_named_queries_are_as_the_engine_shows_them(stack: SearchStack) -> None:
+    named = {"bool": {"must": [TENTH], "should": [{"term": {"kind": {"value": "animal", "_name": "mine"}}}]}}
     for size in (5, 60):  # in two requests, and in one
-        hits = ranked(behind, named, {}, size=size).json()["hits"]["hits"]
+        hits = ranked(stack, named, {}, size=size).json()["hits"]["hits"]
         assert {tuple(hit["matched_queries"]) for hit in hits} == {("mine",)}
 
 
-def test_a_query_whose_parts_cannot_be_told_is_ranked_with_the_reason(behind: Behind) -> None:
+def test_a_query_whose_parts_cannot_be_told_is_ranked_with_the_reason(stack: SearchStack) -> None:
     query = {"dis_max": {"queries": [WORDS, {"term": {"number": 3}}]}}
-    assert "dis_max" in ranked(behind, query, {}).json()["ttc"]["factors"]["reason"]
+    assert "dis_max" in ranked(stack, query, {}).json()["ttc"]["factors"]["reason"]
 
 
-def test_the_bodies_of_the_how_to_are_ranked(behind: Behind) -> None:
+def test_the_bodies_of_the_how_to_are_ranked(stack: SearchStack) -> None:
     page = Path("docs/how-to/keep-your-boosts.md").read_text(encoding="utf-8")
     bodies = [json.loads(block) for block in re.findall(r"```json\n(\{.*?)```", page, flags=re.DOTALL)]
     assert len(bodies) == 5
     types = {"visibility": "keyword", "sold_out": "boolean", "post_date_gmt": "date", "orders_count": "integer"}
     mapping = {"properties": {name: {"type": kind} for name, kind in types.items()}}
-    assert call(behind.engine, "PUT", f"/{behind.index}/_mapping", mapping).status == 200
+    assert call(stack.engine, "PUT", f"/{stack.index}/_mapping", mapping).status == 200
     for body in bodies:
-        reply = search(behind.gateway, behind.index, body)
+        reply = search(stack.gateway, stack.index, body)
         assert reply.status == 200, reply.body
         assert reply.json()["ttc"]["applied"]
         assert "factors" not in reply.json()["ttc"]

@@ -14,7 +14,7 @@ import opensearchpy.helpers
 import pytest
 
 from tests.serving.client import call
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 
 VARIABLE = frozenset(
     {"took", "total_time_in_millis", "time_in_millis", "_scroll_id", "scroll_id", "task", "throttled_millis", "uuid"}
@@ -204,26 +204,26 @@ def assert_same(direct: Transcript, through: Transcript, steps: int) -> None:
         assert one == other
 
 
-def skip_if_older(behind: Behind) -> None:
+def skip_if_older(stack: SearchStack) -> None:
     """Skip where the engine is older than its client and refuses it: only through the gateway do they work together."""
-    if behind.product == "elasticsearch":
-        number = call(behind.engine, "GET", "/").json()["version"]["number"]
+    if stack.product == "elasticsearch":
+        number = call(stack.engine, "GET", "/").json()["version"]["number"]
         if int(number.partition(".")[0]) < elasticsearch.VERSION[0]:
             pytest.skip(f"Elasticsearch {number} refuses elasticsearch-py {elasticsearch.VERSION[0]}")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_client_does_the_same_through_the_gateway(behind: Behind, index_name: str) -> None:
-    skip_if_older(behind)
-    scenario = with_elasticsearch_py if behind.product == "elasticsearch" else with_opensearch_py
-    direct, through = scenario(behind.engine, f"{index_name}-a"), scenario(behind.gateway, f"{index_name}-b")
+def test_a_client_does_the_same_through_the_gateway(stack: SearchStack, index_name: str) -> None:
+    skip_if_older(stack)
+    scenario = with_elasticsearch_py if stack.product == "elasticsearch" else with_opensearch_py
+    direct, through = scenario(stack.engine, f"{index_name}-a"), scenario(stack.gateway, f"{index_name}-b")
     assert_same(direct, through, 34)
     raised = {outcome[0] for _, outcome in direct if isinstance(outcome, tuple)}
     assert raised >= {"NotFoundError", "ConflictError", "BulkIndexError", "ConnectionTimeout"}
 
 
-async def test_an_async_client_does_the_same_through_the_gateway(behind: Behind, index_name: str) -> None:
-    skip_if_older(behind)
-    direct = await with_async_client(behind.product, behind.engine, f"{index_name}-a")
-    through = await with_async_client(behind.product, behind.gateway, f"{index_name}-b")
+async def test_an_async_client_does_the_same_through_the_gateway(stack: SearchStack, index_name: str) -> None:
+    skip_if_older(stack)
+    direct = await with_async_client(stack.product, stack.engine, f"{index_name}-a")
+    through = await with_async_client(stack.product, stack.gateway, f"{index_name}-b")
     assert_same(direct, through, 6)

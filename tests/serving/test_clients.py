@@ -5,7 +5,7 @@ from typing import Any
 from elasticsearch import AsyncElasticsearch
 from opensearchpy import AsyncOpenSearch
 
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 
 SEARCH: dict[str, Any] = {
     "query": {"match": {"text": "cat drinks milk"}},
@@ -15,19 +15,19 @@ SEARCH: dict[str, Any] = {
 WRONG = {"rescore": {"ttc": {"methd": "blend"}}}
 
 
-async def test_elasticsearch_py(behind: Behind) -> None:
-    async with AsyncElasticsearch(behind.gateway) as client:
-        single = await client.search(index=behind.index, **SEARCH)
-        both = await client.msearch(index=behind.index, searches=[{}, SEARCH, {}, WRONG])
+async def test_elasticsearch_client_searches_through_the_gateway(stack: SearchStack) -> None:
+    async with AsyncElasticsearch(stack.gateway) as client:
+        single = await client.search(index=stack.index, **SEARCH)
+        both = await client.msearch(index=stack.index, searches=[{}, SEARCH, {}, WRONG])
     assert single["ttc"]["applied"] is True
     assert both["responses"][0]["hits"]["hits"] == single["hits"]["hits"]
     assert both["responses"][1]["status"] == 400
 
 
-async def test_opensearch_py(behind: Behind) -> None:
-    async with AsyncOpenSearch(behind.gateway) as client:
-        single = await client.search(index=behind.index, body=SEARCH)
-        both = await client.msearch(index=behind.index, body=[{}, SEARCH, {}, WRONG])
+async def test_opensearch_client_searches_through_the_gateway(stack: SearchStack) -> None:
+    async with AsyncOpenSearch(stack.gateway) as client:
+        single = await client.search(index=stack.index, body=SEARCH)
+        both = await client.msearch(index=stack.index, body=[{}, SEARCH, {}, WRONG])
     assert single["ttc"]["applied"] is True
     assert both["responses"][0]["hits"]["hits"] == single["hits"]["hits"]
     assert both["responses"][1]["status"] == 400

@@ -12,12 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.rescore.demands import UndecidedDemands, changes_scores, query_of_url, required_filters, text_fields
+from es_ttc.serving.request.query import changes_scores, query_of_url
+from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from tests.serving.client import call, search
-from tests.serving.conftest import Behind, make_index, write
+from tests.serving.conftest import SearchStack, make_index, write
 
 TEXT = "pollination"
-OURS = {"match": {"body": TEXT}}
+BY_TEXT = {"match": {"body": TEXT}}
 OTHERS = {"match": {"tenant": "acme"}}
 TERM = {"term": {"tenant": "acme"}}
 ANALYSED = frozenset({"body", "title", "brand"})
@@ -34,7 +35,7 @@ def any_of(*queries: Any, least: int = 1) -> list[Any]:
 
 FREE: list[Any] = [
     None,
-    OURS,
+    BY_TEXT,
     {"match_all": {}},
     {"match": {"body": {"query": f" {TEXT}  ", "operator": "and", "fuzziness": "AUTO"}}},
     {"match_bool_prefix": {"body": TEXT}},
@@ -44,13 +45,13 @@ FREE: list[Any] = [
     {"simple_query_string": {"query": TEXT, "fields": ["body"]}},
     {"semantic": {"field": "meaning", "query": TEXT}},
     {"knn": {"field": "v", "query_vector": [1], "k": 3}},
-    {"bool": {"must": OURS, "should": [TERM]}},
-    {"bool": {"should": [OURS, TERM]}},
-    {"bool": {"should": [OURS, {"match": {"title": TEXT}}, TERM], "minimum_should_match": 2}},
-    {"bool": {"must": OURS, "should": [TERM], "minimum_should_match": "-100%"}},
-    {"dis_max": {"queries": [OURS, {"match": {"title": TEXT}}], "tie_breaker": 0.3}},
-    {"pinned": {"ids": ["1"], "organic": OURS}},
-    {"function_score": {"query": OURS, "boost": 2}},
+    {"bool": {"must": BY_TEXT, "should": [TERM]}},
+    {"bool": {"should": [BY_TEXT, TERM]}},
+    {"bool": {"should": [BY_TEXT, {"match": {"title": TEXT}}, TERM], "minimum_should_match": 2}},
+    {"bool": {"must": BY_TEXT, "should": [TERM], "minimum_should_match": "-100%"}},
+    {"dis_max": {"queries": [BY_TEXT, {"match": {"title": TEXT}}], "tie_breaker": 0.3}},
+    {"pinned": {"ids": ["1"], "organic": BY_TEXT}},
+    {"function_score": {"query": BY_TEXT, "boost": 2}},
     {"multi_match": {"query": TEXT, "fields": ["body^3", "tenant"]}},
     {"multi_match": {"query": TEXT}},
     {"query_string": {"query": TEXT}},
@@ -87,13 +88,13 @@ WHOLE: list[Any] = [
     ],
     {"simple_query_string": {"query": "pollination +acme", "fields": ["body"]}},
     {"nested": {"path": "p", "query": {"match": {"p.t": TEXT}}}},
-    {"constant_score": {"filter": OURS}},
+    {"constant_score": {"filter": BY_TEXT}},
     {"terms_set": {"tags": {"terms": ["a"], "minimum_should_match_field": "n"}}},
     {"rank_feature": {"field": "rank"}},
     {"more_like_this": {"like": TEXT, "fields": ["body"]}},
     {"knn": {"field": "v", "query_vector": [1], "similarity": 0.9}},
-    {"dis_max": {"queries": [OURS], "unheard_of": 1}},
-    {"bool": {"must": OURS, "adjust_pure_negative": False}},
+    {"dis_max": {"queries": [BY_TEXT], "unheard_of": 1}},
+    {"bool": {"must": BY_TEXT, "adjust_pure_negative": False}},
     {"unheard_of": {"body": TEXT}},
     {"match": {"body": TEXT}, "term": {"a": 1}},
 ]
@@ -101,28 +102,28 @@ OTHER: list[tuple[Any, list[Any]]] = [
     ({"knn": {"field": "v", "query_vector": [1], "filter": TERM}}, [TERM]),
     ({"knn": {"v": {"vector": [1], "k": 3, "filter": TERM}}}, [TERM]),
     ({"neural": {"v": {"query_text": TEXT, "k": 3, "filter": TERM}}}, [TERM]),
-    ({"bool": {"must": [OURS, OTHERS]}}, [OTHERS]),
-    ({"bool": {"must": [OURS, {"match": {"brand": "acme"}}]}}, [{"match": {"brand": "acme"}}]),
+    ({"bool": {"must": [BY_TEXT, OTHERS]}}, [OTHERS]),
+    ({"bool": {"must": [BY_TEXT, {"match": {"brand": "acme"}}]}}, [{"match": {"brand": "acme"}}]),
     ({"match": {"brand": "its only text"}}, []),
-    ({"bool": {"must": [OURS], "filter": OURS}}, [OURS]),
-    ({"bool": {"should": [OTHERS, OURS], "minimum_should_match": 2}}, any_of(OTHERS)),
-    ({"bool": {"should": [OTHERS, OURS], "minimum_should_match": "100%"}}, any_of(OTHERS)),
-    ({"bool": {"should": [OURS], "minimum_should_match": 2}}, [{"match_none": {}}]),
+    ({"bool": {"must": [BY_TEXT], "filter": BY_TEXT}}, [BY_TEXT]),
+    ({"bool": {"should": [OTHERS, BY_TEXT], "minimum_should_match": 2}}, any_of(OTHERS)),
+    ({"bool": {"should": [OTHERS, BY_TEXT], "minimum_should_match": "100%"}}, any_of(OTHERS)),
+    ({"bool": {"should": [BY_TEXT], "minimum_should_match": 2}}, [{"match_none": {}}]),
     ({"bool": {"should": [TERM, OTHERS], "minimum_should_match": 0}}, any_of(TERM, OTHERS)),
     ({"bool": {"should": [TERM], "must_not": [OTHERS]}}, [{"bool": {"must_not": [OTHERS]}}, *any_of(TERM)]),
     (
-        {"bool": {"must": OURS, "should": [TERM], "minimum_should_match": "2<75%"}},
+        {"bool": {"must": BY_TEXT, "should": [TERM], "minimum_should_match": "2<75%"}},
         [{"bool": {"should": [TERM], "minimum_should_match": "2<75%"}}],
     ),
     ({"dis_max": {"queries": [OTHERS, TERM]}}, any_of(OTHERS, TERM)),
-    ({"pinned": {"ids": ["1"], "organic": {"bool": {"must": [OURS, OTHERS]}}}}, [OTHERS]),
+    ({"pinned": {"ids": ["1"], "organic": {"bool": {"must": [BY_TEXT, OTHERS]}}}}, [OTHERS]),
 ]
 EVERY: dict[str, Any] = {"constant_score": {"filter": {"match_all": {}}}}
-OF_ACME = {"bool": {"must": OURS, "filter": TERM}}
+OF_ACME = {"bool": {"must": BY_TEXT, "filter": TERM}}
 SCRIPT = {"source": "0"}
 SCORING: list[tuple[Any, Any]] = [
     (
-        {"function_score": {"query": OURS, "functions": [{"filter": TERM, "weight": 0}]}},
+        {"function_score": {"query": BY_TEXT, "functions": [{"filter": TERM, "weight": 0}]}},
         [{"function_score": {"query": EVERY, "functions": [{"filter": TERM, "weight": 0}], "min_score": 1e-37}}],
     ),
     (
@@ -137,37 +138,37 @@ SCORING: list[tuple[Any, Any]] = [
             }
         ],
     ),
-    *(({kind: {"query": OURS, "min_score": 2}},) * 2 for kind in ("function_score", "script_score")),
+    *(({kind: {"query": BY_TEXT, "min_score": 2}},) * 2 for kind in ("function_score", "script_score")),
     ({"boosting": {"positive": OF_ACME, "negative": OTHERS, "negative_boost": 0.1}}, [TERM]),
-    ({"boosting": {"positive": OURS, "negative": OTHERS, "negative_boost": 0}}, [{"bool": {"must_not": [OTHERS]}}]),
+    ({"boosting": {"positive": BY_TEXT, "negative": OTHERS, "negative_boost": 0}}, [{"bool": {"must_not": [OTHERS]}}]),
     (
         {"rule": {"organic": OF_ACME, "ruleset_ids": ["a"], "match_criteria": {}}},
         [{"rule": {"organic": {"bool": {"filter": [TERM]}}, "ruleset_ids": ["a"], "match_criteria": {}}}],
     ),
-    ({"bool": {"must": OURS, "should": [{"script_score": {"query": OURS, "script": SCRIPT}}]}}, []),
+    ({"bool": {"must": BY_TEXT, "should": [{"script_score": {"query": BY_TEXT, "script": SCRIPT}}]}}, []),
 ]
 
 
 @pytest.mark.parametrize(("query", "demands"), [*((one, []) for one in FREE), *((one, [one]) for one in WHOLE), *OTHER])
-def test_what_a_query_demands(query: Any, demands: list[Any]) -> None:
+def test_filters_of_a_query(query: Any, demands: list[Any]) -> None:
     assert demanded(query, TEXT, "another") == demands
     assert not changes_scores(query)
 
 
 @pytest.mark.parametrize(("query", "demands"), SCORING)
-def test_what_changes_scores_demands_that_no_score_is_0(query: Any, demands: Any) -> None:
+def test_filters_of_a_query_that_changes_scores_require_a_score(query: Any, demands: Any) -> None:
     assert demanded(query) == (demands if isinstance(demands, list) else [query])
     assert changes_scores(query)
     assert changes_scores({"nested": {"path": "p", "query": {"bool": {"should": [query]}}}})
 
 
 def test_parts_of_the_body_beside_the_query() -> None:
-    body = {"query": OURS, "post_filter": TERM, "knn": [{"field": "v", "query_vector": [1], "filter": OTHERS}]}
+    body = {"query": BY_TEXT, "post_filter": TERM, "knn": [{"field": "v", "query_vector": [1], "filter": OTHERS}]}
     assert required_filters(body, [TEXT], ANALYSED.__contains__) == [OTHERS, TERM]
     assert text_fields(body, [TEXT]) == {"body"}
-    defined = {"query": OURS, "runtime_mappings": {"body": {"type": "keyword"}}}
-    assert required_filters(defined, [TEXT], ANALYSED.__contains__) == [OURS]
-    deep: Any = OURS
+    defined = {"query": BY_TEXT, "runtime_mappings": {"body": {"type": "keyword"}}}
+    assert required_filters(defined, [TEXT], ANALYSED.__contains__) == [BY_TEXT]
+    deep: Any = BY_TEXT
     for _ in range(5000):
         deep = {"bool": {"must": deep}}
     with pytest.raises(UndecidedDemands):
@@ -185,10 +186,10 @@ def test_a_query_in_the_url_demands_as_one_in_the_body() -> None:
 def test_inner_hits_are_left_to_the_callers_query() -> None:
     family = {"has_child": {"type": "c", "query": TERM}}
     with_hits = {"has_child": {**family["has_child"], "inner_hits": {"size": 1}}}
-    assert demanded({"bool": {"must": [OURS, with_hits], "filter": [with_hits]}}) == [family, family]
+    assert demanded({"bool": {"must": [BY_TEXT, with_hits], "filter": [with_hits]}}) == [family, family]
 
 
-LEAVES = st.sampled_from([OURS, OTHERS, {"term": {"a": 1}}, {"term": {"b": 1}}, {"range": {"n": {"gte": 1}}}])
+LEAVES = st.sampled_from([BY_TEXT, OTHERS, {"term": {"a": 1}}, {"term": {"b": 1}}, {"range": {"n": {"gte": 1}}}])
 
 
 def bools(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -214,7 +215,7 @@ def holds(query: Any, true: frozenset[str], *, words: bool) -> bool:
     if kind == "dis_max":
         return any(holds(one, true, words=words) for one in clause["queries"])
     if kind != "bool":
-        return str(query) in true or (words and query == OURS)
+        return str(query) in true or (words and query == BY_TEXT)
     must = [holds(one, true, words=words) for one in clause.get("must", [])]
     must += [holds(one, true, words=False) for one in clause.get("filter", [])]
     must += [not holds(one, true, words=False) for one in clause.get("must_not", [])]
@@ -226,14 +227,14 @@ def holds(query: Any, true: frozenset[str], *, words: bool) -> bool:
 
 
 @given(st.recursive(LEAVES, bools, max_leaves=12), st.frozensets(LEAVES.map(str)))
-@example({"bool": {"should": [OURS], "minimum_should_match": 2}}, frozenset())
+@example({"bool": {"should": [BY_TEXT], "minimum_should_match": 2}}, frozenset())
 def test_a_document_may_join_where_all_but_the_words_holds(query: Any, true: frozenset[str]) -> None:
     filters = demanded(query, TEXT, "another")
     assert all(holds(one, true, words=False) for one in filters) == holds(query, true, words=True)
 
 
 def with_tenant(*ways: Any) -> dict[str, Any]:
-    return {"bool": {"must": [OURS, *ways]}}
+    return {"bool": {"must": [BY_TEXT, *ways]}}
 
 
 MUST: list[dict[str, Any]] = [
@@ -259,15 +260,15 @@ MUST: list[dict[str, Any]] = [
     {"boosting": {"positive": {"match": {"tenant": "acme"}}, "negative": {"term": {"n": 7}}, "negative_boost": 0.5}},
 ]
 HIDING: list[dict[str, Any]] = [
-    {"function_score": {"query": OURS, "functions": [{"filter": {"match": {"tenant": "zeta"}}, "weight": 0}]}},
-    {"script_score": {"query": OURS, "script": {"source": "doc['open'].value ? _score : 0"}}},
-    {"boosting": {"positive": OURS, "negative": {"match": {"tenant": "zeta"}}, "negative_boost": 0}},
+    {"function_score": {"query": BY_TEXT, "functions": [{"filter": {"match": {"tenant": "zeta"}}, "weight": 0}]}},
+    {"script_score": {"query": BY_TEXT, "script": {"source": "doc['open'].value ? _score : 0"}}},
+    {"boosting": {"positive": BY_TEXT, "negative": {"match": {"tenant": "zeta"}}, "negative_boost": 0}},
 ]
 """Ways to score all documents of the other tenant 0."""
 WAYS: list[dict[str, Any]] = [
     *[with_tenant(way) for way in MUST],
-    {"bool": {"should": [OURS, {"match": {"tenant": "acme"}}], "minimum_should_match": 2}},
-    {"bool": {"should": [OURS, {"match": {"tenant": "acme"}}], "minimum_should_match": "100%"}},
+    {"bool": {"should": [BY_TEXT, {"match": {"tenant": "acme"}}], "minimum_should_match": 2}},
+    {"bool": {"should": [BY_TEXT, {"match": {"tenant": "acme"}}], "minimum_should_match": "100%"}},
     {"query_string": {"query": "pollination AND tenant:acme", "default_field": "body"}},
     {"query_string": {"query": "+pollination +acme", "fields": ["body", "brand"]}},
     {"simple_query_string": {"query": "pollination + acme", "fields": ["body", "brand"], "default_operator": "and"}},
@@ -275,21 +276,21 @@ WAYS: list[dict[str, Any]] = [
     {"function_score": {"query": with_tenant(MUST[0]), "functions": [{"weight": 2}]}},
     {"function_score": {"query": with_tenant(MUST[0])}},
     {"script_score": {"query": with_tenant(MUST[0]), "script": {"source": "_score"}}},
-    {"bool": {"must": OURS, "must_not": {"match": {"tenant": "zeta"}}}},
+    {"bool": {"must": BY_TEXT, "must_not": {"match": {"tenant": "zeta"}}}},
 ]
 """Ways to write that a document must be of one tenant."""
 
 
 @pytest.fixture(scope="module")
-def tenants(behind: Behind, encoder: Encoder) -> Iterator[Behind]:
+def tenants(stack: SearchStack, encoder: Encoder) -> Iterator[SearchStack]:
     """Documents of two tenants of which the other's are as near to the query, half of them without its word."""
     name = f"test-tenants-{uuid.uuid4().hex[:8]}"
-    spec = make_index(behind.engine, name, encoder, documents=[])
+    spec = make_index(stack.engine, name, encoder, documents=[])
     types = {"tenant": "keyword", "n": "integer", "open": "boolean", "brand": "text", "body": "text"}
     owner = {"type": "nested", "properties": {"name": {"type": "keyword"}}}
-    types |= {"day": "date"} | ({"rank": "rank_feature"} if behind.product == "opensearch" else {})
+    types |= {"day": "date"} | ({"rank": "rank_feature"} if stack.product == "opensearch" else {})
     fields = {"properties": {**{field: {"type": kind} for field, kind in types.items()}, "owner": owner}}
-    assert call(behind.engine, "PUT", f"/{name}/_mapping", fields).status == 200
+    assert call(stack.engine, "PUT", f"/{name}/_mapping", fields).status == 200
     texts = ("Bees and pollination of flowers", "Bees carry pollen between flowers", "Nectar feeds the bee")
     documents = [
         {
@@ -300,20 +301,20 @@ def tenants(behind: Behind, encoder: Encoder) -> Iterator[Behind]:
         for tenant, number in (("acme", 5), ("zeta", 6))
         for place, text in enumerate(texts)
     ]  # fmt: skip
-    asyncio.run(write(behind.engine, name, encoder, documents))
-    yield replace(behind, index=name, spec=spec)
-    call(behind.engine, "DELETE", f"/{name}")
+    asyncio.run(write(stack.engine, name, encoder, documents))
+    yield replace(stack, index=name, spec=spec)
+    call(stack.engine, "DELETE", f"/{name}")
 
 
-def ranked(behind: Behind, query: Any, index: str = "", **section: Any) -> tuple[list[str], dict[str, Any]]:
+def ranked(stack: SearchStack, query: Any, index: str = "", **section: Any) -> tuple[list[str], dict[str, Any]]:
     body = {"query": query, "rescore": {"ttc": {"query_text": TEXT, **section}}}
-    reply = search(behind.gateway, index or behind.index, body)
+    reply = search(stack.gateway, index or stack.index, body)
     assert reply.status == 200, reply.body
     return reply.ids, reply.json()["ttc"]
 
 
 @pytest.mark.parametrize("place", range(len(WAYS)))
-def test_no_way_to_write_a_tenant_lets_another_one_join(tenants: Behind, place: int) -> None:
+def test_no_way_to_write_a_tenant_lets_another_one_join(tenants: SearchStack, place: int) -> None:
     if "rank_feature" in str(WAYS[place]) and tenants.product == "elasticsearch":
         pytest.skip("the Elasticsearch of the tests lacks the module mapper-extras")
     for _ in range(2):  # the second time the types of fields and the encoder are known
@@ -323,7 +324,7 @@ def test_no_way_to_write_a_tenant_lets_another_one_join(tenants: Behind, place: 
         assert all(name.startswith("acme") for name in ids), ids
 
 
-def test_the_text_of_a_search_is_the_one_in_a_text_field(tenants: Behind) -> None:
+def test_the_text_of_a_search_is_the_one_in_a_text_field(tenants: SearchStack) -> None:
     must = [{"match": {"tenant": "acme"}}, {"match": {"body": TEXT}}, {"multi_match": {"query": "5", "fields": ["n"]}}]
     sent = b"\xef\xbb\xbf" + orjson.dumps({"query": {"bool": {"must": must}}, "rescore": {"ttc": {}}})
     reply = call(tenants.gateway, "POST", f"/{tenants.index}/_search", sent)
@@ -332,7 +333,7 @@ def test_the_text_of_a_search_is_the_one_in_a_text_field(tenants: Behind) -> Non
 
 
 @pytest.mark.parametrize("place", range(len(HIDING)))
-def test_what_is_scored_0_does_not_join(tenants: Behind, place: int) -> None:
+def test_documents_scored_0_do_not_join(tenants: SearchStack, place: int) -> None:
     """What has the query's word is found all the same, and stays below."""
     ids, told = ranked(tenants, HIDING[place])
     assert sorted(ids[:3]) == ["acme-0", "acme-1", "acme-2"], told
@@ -340,11 +341,11 @@ def test_what_is_scored_0_does_not_join(tenants: Behind, place: int) -> None:
     assert told["candidates"]["joined"] == 2
 
 
-def test_what_the_words_miss_still_joins(tenants: Behind) -> None:
+def test_documents_that_only_words_exclude_join(tenants: SearchStack) -> None:
     ids, told = ranked(tenants, with_tenant(MUST[0]))
     assert sorted(ids) == ["acme-0", "acme-1", "acme-2"]
     assert told["candidates"]["joined"] == 2
-    assert len(ranked(tenants, OURS)[0]) == 6
+    assert len(ranked(tenants, BY_TEXT)[0]) == 6
     for query in WAYS[-5:-1]:
         ids, told = ranked(tenants, query)
         assert sorted(ids) == ["acme-0", "acme-1", "acme-2"]
@@ -353,7 +354,7 @@ def test_what_the_words_miss_still_joins(tenants: Behind) -> None:
 
 @pytest.mark.parametrize(("field", "found"), [("body", ["acme-0", "zeta-0"]), ("message", None)])
 def test_a_field_must_be_text_in_every_searched_index_that_has_it(
-    tenants: Behind, index_name: str, field: str, found: list[str] | None
+    tenants: SearchStack, index_name: str, field: str, found: list[str] | None
 ) -> None:
     other = {"mappings": {"properties": {field: {"type": "keyword"}}}}
     assert call(tenants.engine, "PUT", f"/{index_name}", other).status == 200
@@ -361,16 +362,16 @@ def test_a_field_must_be_text_in_every_searched_index_that_has_it(
     add = [{"add": {"index": name, "alias": alias}} for name in (tenants.index, index_name)]
     assert call(tenants.engine, "POST", "/_aliases", {"actions": add}).status == 200
     for target in (f"{tenants.index},{index_name}", alias):
-        ids, told = ranked(tenants, OURS, target)
-        assert sorted(ids) == (found or sorted(ranked(tenants, OURS)[0]))
+        ids, told = ranked(tenants, BY_TEXT, target)
+        assert sorted(ids) == (found or sorted(ranked(tenants, BY_TEXT)[0]))
         assert told["candidates"]["joined"] == (0 if found else 4)
 
 
-def test_of_a_point_in_time(tenants: Behind) -> None:
+def test_filters_of_a_point_in_time_bind_candidates(tenants: SearchStack) -> None:
     path = "_pit" if tenants.product == "elasticsearch" else "_search/point_in_time"
     opened = call(tenants.engine, "POST", f"/{tenants.index}/{path}?keep_alive=1m").json()
     pit = {"pit": {"id": opened.get("id") or opened["pit_id"]}, "rescore": {"ttc": {"query_text": TEXT}}}
-    for query, count in ((OURS, 6), (with_tenant(MUST[0]), 3)):
+    for query, count in ((BY_TEXT, 6), (with_tenant(MUST[0]), 3)):
         reply = call(tenants.gateway, "POST", "/_search", {"query": query, **pit})
         assert reply.status == 200, reply.body
         assert len(reply.ids) == len(set(reply.ids)) == count

@@ -16,14 +16,15 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.packages import minilm, minilm_for_torch
 from es_ttc.errors import EncoderMismatch
+from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.warm_up import WarmUp
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search
-from tests.serving.conftest import Behind, make_index
-from tests.serving.test_rescore import CATS, EVERYTHING, WITHOUT_TEXT, in_memory, ours
+from tests.serving.conftest import SearchStack, make_index
+from tests.serving.corpus import CATS, EVERYTHING, WITHOUT_TEXT, in_memory, ttc_rescore
 from tests.support.gateway import gateway_to
 
 ON_ONE_ENGINE = True
@@ -46,15 +47,15 @@ def class_token(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 
 @pytest.mark.parametrize(("dims", "max_length"), [(128, None), (None, 16)])
 def test_an_index_with_fewer_dimensions_or_a_shorter_length_is_served(
-    behind: Behind, index_name: str, encoder: Encoder, dims: int | None, max_length: int | None
+    stack: SearchStack, index_name: str, encoder: Encoder, dims: int | None, max_length: int | None
 ) -> None:
     cut = load_encoder("minilm@onnx", dims=dims, max_length=max_length)
-    spec = make_index(behind.engine, index_name, cut)
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
-    with gateway_to(behind.engine, encoder, encoder="minilm@onnx", max_window=300) as gateway:
+    spec = make_index(stack.engine, index_name, cut)
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
+    with gateway_to(stack.engine, encoder, encoder="minilm@onnx", max_window=300) as gateway:
         reply = search(gateway, index_name, body)
-        whole = search(gateway, behind.index, body)
-    expected = in_memory(cut, replace(behind, spec=spec), "spectral", [CATS])
+        whole = search(gateway, stack.index, body)
+    expected = in_memory(cut, spec, "spectral", [CATS])
     got = dict(zip(reply.ids, reply.scores, strict=True))
     got.pop(WITHOUT_TEXT)
     assert got == pytest.approx(expected, abs=1e-4)
@@ -65,24 +66,24 @@ def test_an_index_with_fewer_dimensions_or_a_shorter_length_is_served(
 
 @pytest.mark.parametrize("method", ["spectral", "maxsim", "dense"])
 def test_an_encoder_with_the_class_tokens_vector_is_served_as_it_is_evaluated(
-    behind: Behind, index_name: str, class_token: Encoder, method: str
+    stack: SearchStack, index_name: str, class_token: Encoder, method: str
 ) -> None:
-    spec = make_index(behind.engine, index_name, class_token)
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours(method)}
-    with gateway_to(behind.engine, class_token, encoder="any", max_window=300) as gateway:
+    spec = make_index(stack.engine, index_name, class_token)
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore(method)}
+    with gateway_to(stack.engine, class_token, encoder="any", max_window=300) as gateway:
         reply = search(gateway, index_name, body)
     got = dict(zip(reply.ids, reply.scores, strict=True))
     got.pop(WITHOUT_TEXT)
-    assert got == pytest.approx(in_memory(class_token, replace(behind, spec=spec), method, [CATS]), abs=1e-4)
+    assert got == pytest.approx(in_memory(class_token, spec, method, [CATS]), abs=1e-4)
 
 
 def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
-    behind: Behind, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
+    stack: SearchStack, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("es_ttc.serving.warm_up._MAX_ENCODERS", 1000)  # other tests may have indices on this node
     cut = load_encoder("minilm@onnx", dims=96)
-    make_index(behind.engine, index_name, cut)
-    settings = GatewaySettings(engine=behind.engine, port=0, encoder="minilm@onnx")
+    make_index(stack.engine, index_name, cut)
+    settings = GatewaySettings(engine=stack.engine, port=0, encoder="minilm@onnx")
     upstream = Upstream(settings)
     loaded: list[str] = []
 
@@ -93,7 +94,7 @@ def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
     async def warm() -> tuple[bool, bool, bool]:
         pool = BoundedPool("encoding", threads=1, queue=8)
         encoders = Encoders((settings.encoder,), settings.cache_dir, lambda _name, _folder: encoder, variant, pool)
-        warm_up = WarmUp(encoders, upstream)
+        warm_up = WarmUp(encoders, EngineClient(upstream))
         async with upstream:
             await warm_up.load_first()
             before = warm_up.done
@@ -114,7 +115,7 @@ def test_it_waits_for_an_engine_that_does_not_answer_yet(encoder: Encoder) -> No
         pool = BoundedPool("encoding", threads=1, queue=8)
         encoders = Encoders((settings.encoder,), settings.cache_dir, lambda _name, _folder: encoder, no_variant, pool)
         async with Upstream(settings) as upstream:
-            warm_up = WarmUp(encoders, upstream)
+            warm_up = WarmUp(encoders, EngineClient(upstream))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(warm_up.run(), 2)
         pool.close()
@@ -179,17 +180,17 @@ async def test_few_variants_are_kept_and_another_model_is_refused() -> None:
 
 
 def test_an_index_made_again_under_its_name_with_other_storage_meets_no_old_features(
-    behind: Behind, index_name: str, encoder: Encoder
+    stack: SearchStack, index_name: str, encoder: Encoder
 ) -> None:
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours()}
-    make_index(behind.engine, index_name, encoder, tokens="none")
-    assert search(behind.gateway, index_name, body).json()["ttc"]["applied"] is False
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
+    make_index(stack.engine, index_name, encoder, tokens="none")
+    assert search(stack.gateway, index_name, body).json()["ttc"]["applied"] is False
     for max_tokens in (64, 8):
-        call(behind.engine, "DELETE", f"/{index_name}")
-        spec = make_index(behind.engine, index_name, encoder, max_tokens=max_tokens)
-        reply = search(behind.gateway, index_name, body)
+        call(stack.engine, "DELETE", f"/{index_name}")
+        spec = make_index(stack.engine, index_name, encoder, max_tokens=max_tokens)
+        reply = search(stack.gateway, index_name, body)
         assert reply.status == 200
-        expected = in_memory(encoder, replace(behind, spec=spec), "spectral", [CATS])
+        expected = in_memory(encoder, spec, "spectral", [CATS])
         got = dict(zip(reply.ids, reply.scores, strict=True))
         got.pop(WITHOUT_TEXT)
         assert got == pytest.approx(expected, abs=1e-4)

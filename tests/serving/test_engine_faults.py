@@ -14,14 +14,14 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import make_index
+from tests.serving.corpus import EVERYTHING, ttc_rescore
 from tests.serving.relay import Passed, relay
-from tests.serving.test_rescore import EVERYTHING, ours
 from tests.support.gateway import gateway_to
 from tests.support.own_node import OwnNode
 
 pytestmark = pytest.mark.engine
 
-BODY = {"query": EVERYTHING, "size": 20, "rescore": ours()}
+BODY = {"query": EVERYTHING, "size": 20, "rescore": ttc_rescore()}
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_an_engine_that_stands_still_between_both_passes(node: OwnNode, index: s
 
         with ExitStack() as freezing:
             between.before = freeze
-            late = search(gateway, index, BODY | {"rescore": ours(timeout="400ms") | {"window_size": 20}})
+            late = search(gateway, index, BODY | {"rescore": ttc_rescore(timeout="400ms") | {"window_size": 20}})
         assert late.status == 200
         assert late.json()["ttc"]["applied"] is False
         assert "budget of 400 ms" in late.json()["ttc"]["reason"]
@@ -97,11 +97,11 @@ def test_an_engine_that_is_slow_with_the_first_pass_leaves_less_time_for_scoring
     loop = "double x = 0; for (int i = 0; i < 900000; i++) { x += Math.sqrt(i); } return 1 + x * 0;"
     slow = {"script_score": {"query": EVERYTHING, "script": {"source": loop}}}
     with gateway_to(node.url, encoder) as gateway:
-        reply = search(gateway, index, {"query": slow, "timeout": "25ms", "rescore": ours(timeout="10s")})
+        reply = search(gateway, index, {"query": slow, "timeout": "25ms", "rescore": ttc_rescore(timeout="10s")})
         assert reply.status == 200
         assert reply.json()["ttc"]["applied"] is False
         assert "budget of 0 ms" in reply.json()["ttc"]["reason"]
-        patient = search(gateway, index, {"query": slow, "rescore": ours(timeout="10s")})
+        patient = search(gateway, index, {"query": slow, "rescore": ttc_rescore(timeout="10s")})
         assert patient.json()["ttc"]["applied"] is True
 
 
@@ -116,7 +116,7 @@ def test_a_call_of_ours_that_is_never_answered_ends_with_its_timeout(
 
         with ExitStack() as freezing:
             between.before = freeze
-            refused = search(gateway, index, BODY | {"rescore": ours(on_error="fail") | {"window_size": 20}})
+            refused = search(gateway, index, BODY | {"rescore": ttc_rescore(on_error="fail") | {"window_size": 20}})
         assert refused.status == 503
         assert refused.json()["error"]["type"] == "ttc_engine_unavailable_exception"
         assert "did not answer in time" in refused.reason
@@ -134,7 +134,7 @@ def test_a_gateway_that_is_killed_while_it_answers(node: OwnNode, index: str) ->
         with serving(between.url) as (process, url):
             between.before = hold
             with ThreadPoolExecutor(1) as clients:
-                waiting = clients.submit(search, url, index, BODY | {"rescore": ours(timeout="50s")})
+                waiting = clients.submit(search, url, index, BODY | {"rescore": ttc_rescore(timeout="50s")})
                 assert asked.wait(60)
                 process.kill()
                 with pytest.raises(OSError) as broken:  # noqa: PT011 - a reset or an empty answer, as the system has it
@@ -144,7 +144,7 @@ def test_a_gateway_that_is_killed_while_it_answers(node: OwnNode, index: str) ->
         assert search(node.url, index, {"query": EVERYTHING}).status == 200
         between.before = lambda _: None
         with serving(between.url) as (_, url):
-            served = search(url, index, BODY | {"rescore": ours(timeout="50s")})
+            served = search(url, index, BODY | {"rescore": ttc_rescore(timeout="50s")})
             assert served.json()["ttc"]["applied"] is True
 
 

@@ -18,7 +18,8 @@ from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import call
-from tests.serving.conftest import corpus, make_index
+from tests.serving.conftest import make_index
+from tests.serving.corpus import corpus
 from tests.serving.relay import Relay, relay
 from tests.support.gateway import gateway_to
 

@@ -20,7 +20,7 @@ from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.server import running_gateway, server_certificate
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.serving.relay import relay
 from tests.support.certificates import make_certificate
 
@@ -123,7 +123,7 @@ def test_the_engine_does_not_get_the_admin_token_of_a_search(opensearch_url: str
     assert not [one for one in seen.passed if "x-ttc-token" in one.headers]
 
 
-def test_what_the_admin_token_is() -> None:
+def test_admin_token_is_read_from_its_header_and_removed() -> None:
     admin = AdminToken(SecretStr("opens it"), frozenset({"/_ttc/health"}))
     own = [(b"authorization", b"Basic eA=="), (b"x-ttc-token", b"opens it")]
     assert admin.admits("/_ttc/jobs", own)
@@ -165,11 +165,11 @@ def test_hosts_and_origins(opensearch_url: str) -> None:
         assert status("/_ttc/", host="search.example.org:9280", origin="https://search.example.org") == 403
 
 
-def test_a_page_of_another_address_changes_nothing_below_the_gateways_own_paths(behind: Behind) -> None:
-    own = urlsplit(behind.gateway).netloc
+def test_a_page_of_another_address_changes_nothing_below_the_gateways_own_paths(stack: SearchStack) -> None:
+    own = urlsplit(stack.gateway).netloc
     body = b'{"judge":"a","judgements":[{"query":"q","document":"d","grade":3}]}'
-    paths = ("/_ttc/jobs", "/_ttc/rerank", "/_ttc/v1/embeddings", f"/_ttc/judgements/{behind.index}")
-    with running_gateway(GatewaySettings(engine=behind.engine, port=0, ui=True), further=playground_routes) as url:
+    paths = ("/_ttc/jobs", "/_ttc/rerank", "/_ttc/v1/embeddings", f"/_ttc/judgements/{stack.index}")
+    with running_gateway(GatewaySettings(engine=stack.engine, port=0, ui=True), further=playground_routes) as url:
         for path in paths:
             for kind in ("text/plain", "application/x-www-form-urlencoded", "", "application/jsonp", "text/json"):
                 refused = call(url, "POST", path, body, {"content-type": kind} if kind else {})
@@ -178,36 +178,36 @@ def test_a_page_of_another_address_changes_nothing_below_the_gateways_own_paths(
                 assert call(url, "POST", path, b"{}", {"content-type": kind}).status != 415, path
     for method, path in (("POST", "/_ttc/jobs/x/_pause"), ("GET", "/_ttc/jobs"), ("GET", "/_ttc/"), ("GET", "/_ttc")):
         for origin in ("https://evil.example.com", "null", "file://", f"http://{own}.evil.example.com", "http://["):
-            assert call(behind.gateway, method, path, headers={"origin": origin}).status == 403, (path, origin)
+            assert call(stack.gateway, method, path, headers={"origin": origin}).status == 403, (path, origin)
         for origin in (f"http://{own}", f"https://{own.upper()}"):
-            assert call(behind.gateway, method, path, headers={"origin": origin}).status in (200, 400, 404)
+            assert call(stack.gateway, method, path, headers={"origin": origin}).status in (200, 400, 404)
     foreign = {"origin": "https://evil.example.com"}
-    assert call(behind.gateway, "GET", "/_cat/health", headers=foreign).status == 200, "as the engine alone"
+    assert call(stack.gateway, "GET", "/_cat/health", headers=foreign).status == 200, "as the engine alone"
 
 
-def test_what_the_gateway_refuses_looks_like_the_engines_answers(behind: Behind) -> None:
-    of_engine = call(behind.engine, "GET", "/").headers.get("x-elastic-product")
+def test_gateway_errors_carry_the_product_header_of_the_engine(stack: SearchStack) -> None:
+    of_engine = call(stack.engine, "GET", "/").headers.get("x-elastic-product")
     wrong = {"rescore": {"ttc": {"metod": "spectral"}}}
     replies = [
-        call(behind.gateway, "POST", f"/{behind.index}/_search", wrong),
-        call(behind.gateway, "POST", f"/{behind.index}/_search", {"size": -1, "rescore": {"ttc": {}}}),
-        call(behind.gateway, "GET", "/_ttc/nosuch"),
-        call(behind.gateway, "GET", "/_ttc/"),
-        call(behind.gateway, "POST", "/_ttc/rerank", {}),
+        call(stack.gateway, "POST", f"/{stack.index}/_search", wrong),
+        call(stack.gateway, "POST", f"/{stack.index}/_search", {"size": -1, "rescore": {"ttc": {}}}),
+        call(stack.gateway, "GET", "/_ttc/nosuch"),
+        call(stack.gateway, "GET", "/_ttc/"),
+        call(stack.gateway, "POST", "/_ttc/rerank", {}),
     ]
     assert [one.headers.get("x-elastic-product") for one in replies] == [of_engine] * len(replies)
     assert [one.status for one in replies[2:]] == [404, 200, 400]
 
 
-def test_errors_of_jobs_do_not_tell_the_engines_address(behind: Behind) -> None:
+def test_errors_of_jobs_do_not_tell_the_engines_address(stack: SearchStack) -> None:
     texts = [
-        call(behind.gateway, "POST", "/_ttc/jobs", {"index": "no-such-index"}).body,
-        call(behind.gateway, "POST", "/_ttc/jobs", {"index": behind.index, "prompt": "claims"}).body,
-        call(behind.gateway, "GET", "/_ttc/jobs/nosuch").body,
-        call(behind.gateway, "POST", "/_ttc/jobs/nosuch/_pause").body,
+        call(stack.gateway, "POST", "/_ttc/jobs", {"index": "no-such-index"}).body,
+        call(stack.gateway, "POST", "/_ttc/jobs", {"index": stack.index, "prompt": "claims"}).body,
+        call(stack.gateway, "GET", "/_ttc/jobs/nosuch").body,
+        call(stack.gateway, "POST", "/_ttc/jobs/nosuch/_pause").body,
     ]
     assert b"no-such-index" in texts[0]
-    assert not [text for text in texts if urlsplit(behind.engine).netloc.encode() in text]
+    assert not [text for text in texts if urlsplit(stack.engine).netloc.encode() in text]
 
 
 def request_of(client: str = "10.0.0.1", **headers: str) -> RawRequest:
@@ -249,10 +249,10 @@ def test_windows_are_given_back_with_time() -> None:
     limits.windows(request_of("10.0.0.2"))
 
 
-def test_too_many_windows_are_refused_with_retry_after(behind: Behind) -> None:
-    settings = GatewaySettings(engine=behind.engine, port=0, max_caller_windows_per_second=0.01)
+def test_too_many_windows_are_refused_with_retry_after(stack: SearchStack) -> None:
+    settings = GatewaySettings(engine=stack.engine, port=0, max_caller_windows_per_second=0.01)
     with running_gateway(settings) as url:
-        path = f"/{behind.index}/_search"
+        path = f"/{stack.index}/_search"
         assert call(url, "POST", path, SECTION).status == 200
         late = call(url, "POST", path, SECTION)
         assert late.status == 429

@@ -25,14 +25,14 @@ from es_ttc.serving.logs import configure_logs
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, make_index
+from tests.serving.conftest import SearchStack, make_index
+from tests.serving.corpus import EVERYTHING
 from tests.serving.relay import Passed, Relay, relay
 from tests.support.encoders import GatedEncoder
 from tests.support.gateway import gateway_to
 
 ON_ONE_ENGINE = True
 
-EVERYTHING = {"match": {"anyway": "creature"}}
 SECRET = "ApiKey c2VjcmV0LXNlY3JldA=="
 
 
@@ -42,8 +42,8 @@ def gated(encoder: Encoder) -> GatedEncoder:
 
 
 @pytest.fixture(scope="module")
-def relayed(behind: Behind) -> Iterator[Relay]:
-    with relay(behind.engine) as state:
+def relayed(stack: SearchStack) -> Iterator[Relay]:
+    with relay(stack.engine) as state:
         yield state
 
 
@@ -62,13 +62,13 @@ def calm(relayed: Relay, gated: GatedEncoder) -> Iterator[None]:
     gated.fails = False
 
 
-def ours(text: str, **section: Any) -> dict[str, Any]:
+def ttc_rescore(text: str, **section: Any) -> dict[str, Any]:
     return {"ttc": {"method": "spectral", "query_text": text, **section}}
 
 
-def assert_first_pass(reply: Reply, behind: Behind, reason: str) -> None:
+def assert_first_pass(reply: Reply, stack: SearchStack, reason: str) -> None:
     assert reply.status == 200
-    native = search(behind.engine, behind.index, {"query": EVERYTHING, "size": 10})
+    native = search(stack.engine, stack.index, {"query": EVERYTHING, "size": 10})
     assert (reply.ids, reply.scores) == (native.ids, native.scores)
     assert reply.headers["x-ttc-applied"] == "false"
     ttc = reply.json()["ttc"]
@@ -78,51 +78,55 @@ def assert_first_pass(reply: Reply, behind: Behind, reason: str) -> None:
 
 
 def test_late_scoring_gives_the_first_pass_and_the_next_request_finds_the_work_done(
-    behind: Behind, gateway: str, gated: GatedEncoder
+    stack: SearchStack, gateway: str, gated: GatedEncoder
 ) -> None:
     gated.gate.clear()
-    body = {"query": EVERYTHING, "rescore": ours("a late query", timeout="60ms")}
-    assert_first_pass(search(gateway, behind.index, body), behind, "budget of 60 ms")
-    refused = search(gateway, behind.index, body | {"rescore": ours("a late query", timeout="1ms", on_error="fail")})
+    body = {"query": EVERYTHING, "rescore": ttc_rescore("a late query", timeout="60ms")}
+    assert_first_pass(search(gateway, stack.index, body), stack, "budget of 60 ms")
+    refused = search(
+        gateway, stack.index, body | {"rescore": ttc_rescore("a late query", timeout="1ms", on_error="fail")}
+    )
     assert refused.status == 503
     assert refused.json()["error"]["type"] == "ttc_deadline_exceeded_exception"
     gated.gate.set()
-    assert search(gateway, behind.index, body | {"rescore": ours("a late query")}).json()["ttc"]["applied"] is True
-    again = search(gateway, behind.index, body | {"rescore": ours("a late query", timeout="10s")})
+    assert (
+        search(gateway, stack.index, body | {"rescore": ttc_rescore("a late query")}).json()["ttc"]["applied"] is True
+    )
+    again = search(gateway, stack.index, body | {"rescore": ttc_rescore("a late query", timeout="10s")})
     assert again.json()["ttc"]["applied"] is True
     assert again.json()["ttc"]["took"]["encode"] == 0
 
 
 @pytest.mark.parametrize("where", ["body", "url"])
 def test_the_callers_own_timeout_leaves_time_for_the_first_pass(
-    behind: Behind, gateway: str, gated: GatedEncoder, where: str
+    stack: SearchStack, gateway: str, gated: GatedEncoder, where: str
 ) -> None:
     gated.gate.clear()
-    body: dict[str, Any] = {"query": EVERYTHING, "rescore": ours(f"in time, {where}", timeout="15s")}
+    body: dict[str, Any] = {"query": EVERYTHING, "rescore": ttc_rescore(f"in time, {where}", timeout="15s")}
     query = "?timeout=1500ms" if where == "url" else ""
     if where == "body":
         body["timeout"] = "1500ms"
-    reply = search(gateway, behind.index, body, query)
-    assert_first_pass(reply, behind, "scoring took longer than its budget")
+    reply = search(gateway, stack.index, body, query)
+    assert_first_pass(reply, stack, "scoring took longer than its budget")
     assert "budget of 15000 ms" not in reply.json()["ttc"]["reason"]
 
 
-def test_a_failing_encoder(behind: Behind, gateway: str, gated: GatedEncoder) -> None:
+def test_encoder_that_fails_leaves_the_first_pass(stack: SearchStack, gateway: str, gated: GatedEncoder) -> None:
     gated.fails = True
-    body = {"query": EVERYTHING, "rescore": ours("it fails")}
-    assert_first_pass(search(gateway, behind.index, body), behind, "out of memory")
-    refused = search(gateway, behind.index, {"query": EVERYTHING, "rescore": ours("it fails", on_error="fail")})
+    body = {"query": EVERYTHING, "rescore": ttc_rescore("it fails")}
+    assert_first_pass(search(gateway, stack.index, body), stack, "out of memory")
+    refused = search(gateway, stack.index, {"query": EVERYTHING, "rescore": ttc_rescore("it fails", on_error="fail")})
     assert refused.status == 500
     assert refused.json()["error"]["type"] == "ttc_encoder_exception"
 
 
-def test_an_encoder_that_cannot_be_loaded(behind: Behind) -> None:
+def test_encoder_that_cannot_be_loaded_leaves_the_first_pass(stack: SearchStack) -> None:
     def load(name: str, folder: object) -> Encoder:
         raise RuntimeError("no such model")
 
-    with running_gateway(GatewaySettings(engine=behind.engine, port=0), load=load) as gateway:
-        reply = search(gateway, behind.index, {"query": EVERYTHING, "rescore": ours("x")})
-        assert_first_pass(reply, behind, "no such model")
+    with running_gateway(GatewaySettings(engine=stack.engine, port=0), load=load) as gateway:
+        reply = search(gateway, stack.index, {"query": EVERYTHING, "rescore": ttc_rescore("x")})
+        assert_first_pass(reply, stack, "no such model")
         assert call(gateway, "GET", "/_ttc/ready").json()["encoder"] is False
 
 
@@ -151,8 +155,8 @@ def _integers(documents: int) -> Any:
         (_integers, "floating-point scores"),
     ],
 )
-def test_a_method_that_breaks_its_contract(
-    behind: Behind, gateway: str, monkeypatch: pytest.MonkeyPatch, score: Callable[[int], Any], reason: str
+def test_method_that_returns_invalid_scores_leaves_the_first_pass(
+    stack: SearchStack, gateway: str, monkeypatch: pytest.MonkeyPatch, score: Callable[[int], Any], reason: str
 ) -> None:
     class Broken(DenseRescorer):
         def score(self, query: Query, window: Window, params: DenseParams) -> Any:
@@ -160,9 +164,9 @@ def test_a_method_that_breaks_its_contract(
 
     broken = Broken()
     monkeypatch.setattr(registry, "load", {"spectral": broken}.__getitem__)
-    body = {"query": EVERYTHING, "rescore": ours("x") | {"window_size": 60}}
-    assert_first_pass(search(gateway, behind.index, body), behind, reason)
-    refused = search(gateway, behind.index, {"query": EVERYTHING, "rescore": ours("x", on_error="fail")})
+    body = {"query": EVERYTHING, "rescore": ttc_rescore("x") | {"window_size": 60}}
+    assert_first_pass(search(gateway, stack.index, body), stack, reason)
+    refused = search(gateway, stack.index, {"query": EVERYTHING, "rescore": ttc_rescore("x", on_error="fail")})
     assert refused.status == 500
     assert "ttc" in refused.json()["error"]["type"]
 
@@ -189,41 +193,41 @@ FORBIDDEN = b'{"error":{"type":"security_exception","reason":"action is unauthor
         (Reply(200, {}, cbor2.dumps(["no", "answer"])), "features could not be read", 502),
     ],
 )
-def test_features_that_cannot_be_read(
-    behind: Behind, relayed: Relay, encoder: Encoder, answer: Reply, reason: str, status: int
+def test_features_that_cannot_be_read_leave_the_first_pass(
+    stack: SearchStack, relayed: Relay, encoder: Encoder, answer: Reply, reason: str, status: int
 ) -> None:
     relayed.before = lambda request: answer if request.reads_features else None
     with gateway_to(relayed.url, encoder) as url:
-        body = {"query": EVERYTHING, "rescore": ours("cats")}
-        assert_first_pass(search(url, behind.index, body), behind, reason)
-        refused = search(url, behind.index, {"query": EVERYTHING, "rescore": ours("cats", on_error="fail")})
+        body = {"query": EVERYTHING, "rescore": ttc_rescore("cats")}
+        assert_first_pass(search(url, stack.index, body), stack, reason)
+        refused = search(url, stack.index, {"query": EVERYTHING, "rescore": ttc_rescore("cats", on_error="fail")})
         assert refused.status == status
         assert refused.json()["error"]["type"] == "ttc_engine_exception"
 
 
 def test_a_document_that_changes_between_both_passes_is_not_scored(
-    behind: Behind, relayed: Relay, gateway: str, index_name: str, encoder: Encoder
+    stack: SearchStack, relayed: Relay, gateway: str, index_name: str, encoder: Encoder
 ) -> None:
-    make_index(behind.engine, index_name, encoder)
+    make_index(stack.engine, index_name, encoder)
 
     def change(request: Passed) -> None:
         if request.reads_features:
-            call(behind.engine, "POST", f"/{index_name}/_update/d2?refresh=true", {"doc": {"text": "changed"}})
-            call(behind.engine, "DELETE", f"/{index_name}/_doc/d4?refresh=true")
+            call(stack.engine, "POST", f"/{index_name}/_update/d2?refresh=true", {"doc": {"text": "changed"}})
+            call(stack.engine, "DELETE", f"/{index_name}/_doc/d4?refresh=true")
 
     relayed.before = change
-    reply = search(gateway, index_name, {"query": EVERYTHING, "size": 60, "rescore": ours("cats")})
+    reply = search(gateway, index_name, {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore("cats")})
     assert reply.json()["ttc"]["applied"] is True
     assert reply.json()["ttc"]["scored"] == 57
     assert set(reply.ids[-3:]) == {"d2", "d4", "d7"}
 
 
-def test_a_damaged_blob_is_no_feature(behind: Behind, gateway: str, index_name: str, encoder: Encoder) -> None:
-    make_index(behind.engine, index_name, encoder)
+def test_a_damaged_blob_is_no_feature(stack: SearchStack, gateway: str, index_name: str, encoder: Encoder) -> None:
+    make_index(stack.engine, index_name, encoder)
     body = {"query": {"ids": {"values": ["d1"]}}, "docvalue_fields": ["ttc.hash", "ttc.encoder"]}
-    [hit] = search(behind.engine, index_name, body).json()["hits"]["hits"]
+    [hit] = search(stack.engine, index_name, body).json()["hits"]["hits"]
     damaged = {
-        "anyway": "creature",
+        "kind": "animal",
         "ttc": {
             "hash": "damaged-doc_values",
             "encoder": hit["fields"]["ttc.encoder"][0],
@@ -231,16 +235,16 @@ def test_a_damaged_blob_is_no_feature(behind: Behind, gateway: str, index_name: 
             "norms": "VFRDAQECAwQ=",
         },
     }
-    assert call(behind.engine, "PUT", f"/{index_name}/_doc/d1?refresh=true", damaged).status == 200
-    reply = search(gateway, index_name, {"query": EVERYTHING, "size": 60, "rescore": ours("cats")})
+    assert call(stack.engine, "PUT", f"/{index_name}/_doc/d1?refresh=true", damaged).status == 200
+    reply = search(gateway, index_name, {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore("cats")})
     assert reply.json()["ttc"]["scored"] == 58
     assert set(reply.ids[-2:]) == {"d1", "d7"}
 
 
-def test_features_are_read_once_and_only_what_is_needed(behind: Behind, relayed: Relay, encoder: Encoder) -> None:
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours("cats") | {"window_size": 60}}
+def test_features_are_read_once_and_only_what_is_needed(stack: SearchStack, relayed: Relay, encoder: Encoder) -> None:
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore("cats") | {"window_size": 60}}
     with gateway_to(relayed.url, encoder) as url:
-        cold, warm = search(url, behind.index, body), search(url, behind.index, body)
+        cold, warm = search(url, stack.index, body), search(url, stack.index, body)
     assert cold.scores == warm.scores
     assert (cold.json()["ttc"]["features_from_memory"], warm.json()["ttc"]["features_from_memory"]) == (0, 60)
     reads = [request for request in relayed.passed if request.reads_features]
@@ -257,38 +261,38 @@ NO_SCRIPTS = b'{"error":{"type":"search_phase_execution_exception","reason":"all
 
 
 def test_features_are_read_without_scripts_where_the_engine_allows_none(
-    behind: Behind, relayed: Relay, encoder: Encoder
+    stack: SearchStack, relayed: Relay, encoder: Encoder
 ) -> None:
     refused = Reply(400, {}, NO_SCRIPTS)  # as engines answer with `script.allowed_types: none`
     relayed.before = lambda request: refused if b'"script"' in request.body else None
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours("cats") | {"window_size": 20}}
-    expected = search(behind.gateway, behind.index, body).scores
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore("cats") | {"window_size": 20}}
+    expected = search(stack.gateway, stack.index, body).scores
     with gateway_to(relayed.url, encoder, feature_cache_mb=0) as url:
-        assert search(url, behind.index, body).scores == expected
+        assert search(url, stack.index, body).scores == expected
         relayed.passed.clear()
-        assert search(url, behind.index, body).scores == expected
+        assert search(url, stack.index, body).scores == expected
     assert not [one for one in relayed.passed if b'"script"' in one.body]  # they are not tried again
 
 
-def test_a_memory_smaller_than_one_window_still_serves(behind: Behind, encoder: Encoder, index_name: str) -> None:
-    body = {"query": EVERYTHING, "size": 60, "rescore": ours("cats") | {"window_size": 60}}
-    expected = search(behind.gateway, behind.index, body).scores
-    with gateway_to(behind.engine, encoder, feature_cache_mb=0) as url:
+def test_a_memory_smaller_than_one_window_still_serves(stack: SearchStack, encoder: Encoder, index_name: str) -> None:
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore("cats") | {"window_size": 60}}
+    expected = search(stack.gateway, stack.index, body).scores
+    with gateway_to(stack.engine, encoder, feature_cache_mb=0) as url:
         for _ in range(2):
-            reply = search(url, behind.index, body)
+            reply = search(url, stack.index, body)
             assert reply.scores == expected
             assert reply.json()["ttc"]["features_from_memory"] == 0
-        call(behind.engine, "PUT", f"/{index_name}/_doc/1?refresh=true", {"text": "no features here"})
-        both = [{"add": {"index": name, "alias": f"{index_name}-both"}} for name in (behind.index, index_name)]
-        call(behind.engine, "POST", "/_aliases", {"actions": both})
+        call(stack.engine, "PUT", f"/{index_name}/_doc/1?refresh=true", {"text": "no features here"})
+        both = [{"add": {"index": name, "alias": f"{index_name}-both"}} for name in (stack.index, index_name)]
+        call(stack.engine, "POST", "/_aliases", {"actions": both})
         reply = search(url, f"{index_name}-both", body)
-        own = {"index": behind.index, "alias": f"{index_name}-both"}  # else the index goes with this test's own
-        call(behind.engine, "POST", "/_aliases", {"actions": [{"remove": own}]})
+        own = {"index": stack.index, "alias": f"{index_name}-both"}  # else the index goes with this test's own
+        call(stack.engine, "POST", "/_aliases", {"actions": [{"remove": own}]})
         assert reply.scores == expected
 
 
 def test_credentials_go_on_every_call_and_into_no_log(
-    behind: Behind, gateway: str, relayed: Relay, index_name: str
+    stack: SearchStack, gateway: str, relayed: Relay, index_name: str
 ) -> None:
     logged = io.StringIO()
     configure_logs(logging.DEBUG)
@@ -296,14 +300,14 @@ def test_credentials_go_on_every_call_and_into_no_log(
     assert isinstance(handler, logging.StreamHandler)
     handler.setStream(logged)
     try:
-        call(behind.engine, "PUT", f"/{index_name}/_doc/1?refresh=true", {"anyway": "creature"})
+        call(stack.engine, "PUT", f"/{index_name}/_doc/1?refresh=true", {"kind": "animal"})
         headers = {"authorization": SECRET, "es-security-runas-user": "ann-secret", "cookie": "sid=secret-cookie"}
-        body = {"query": EVERYTHING, "rescore": ours("secret-words") | {"window_size": 60}}
-        for target in (f"/{behind.index}/_search", f"/{index_name}/_search", f"/{index_name}/_count?q=secret-words"):
+        body = {"query": EVERYTHING, "rescore": ttc_rescore("secret-words") | {"window_size": 60}}
+        for target in (f"/{stack.index}/_search", f"/{index_name}/_search", f"/{index_name}/_count?q=secret-words"):
             call(gateway, "POST", target, body if "_search" in target else None, headers)
     finally:
         handler.setStream(io.StringIO())
-    targets = (f"/{behind.index}/", f"/{index_name}/")  # the gateway's warm-up has no caller
+    targets = (f"/{stack.index}/", f"/{index_name}/")  # the gateway's warm-up has no caller
     kinds = [request for request in relayed.passed if request.target.startswith(targets)]
     assert any("_field_caps" in request.target for request in kinds)
     assert len(kinds) >= 4
@@ -316,7 +320,7 @@ def test_credentials_go_on_every_call_and_into_no_log(
     assert "c2VjcmV0" not in text
 
 
-def test_many_at_once(behind: Behind) -> None:
+def test_concurrent_searches_each_get_their_own_answer(stack: SearchStack) -> None:
     bodies = [
         {
             "query": EVERYTHING,
@@ -326,9 +330,9 @@ def test_many_at_once(behind: Behind) -> None:
         for number in range(40)
         for method in ("spectral", "dense", "maxsim")
     ]
-    expected = {str(body): search(behind.gateway, behind.index, body).scores for body in bodies}
+    expected = {str(body): search(stack.gateway, stack.index, body).scores for body in bodies}
     with ThreadPoolExecutor(16) as clients:
-        replies = clients.map(lambda body: search(behind.gateway, behind.index, body), bodies)
+        replies = clients.map(lambda body: search(stack.gateway, stack.index, body), bodies)
     for body, reply in zip(bodies, replies, strict=True):
         assert reply.scores == expected[str(body)]
 
@@ -352,15 +356,17 @@ def test_many_at_once(behind: Behind) -> None:
         ("hits.hits.fields._seq_no", []),
     ],
 )
-def test_what_no_engine_answers_is_named(behind: Behind, gateway: str, relayed: Relay, place: str, value: Any) -> None:
+def test_malformed_engine_answer_is_a_502_naming_the_field(
+    stack: SearchStack, gateway: str, relayed: Relay, place: str, value: Any
+) -> None:
     body = {
         "query": EVERYTHING,
-        "rescore": ours("cats", method="blend"),
+        "rescore": ttc_rescore("cats", method="blend"),
         "aggs": {"a": {"value_count": {"field": "number"}}},
     }
-    search(gateway, behind.index, body)  # the engine's version is known from now on
-    relayed.before = malforming(behind, "_search", place, value)
-    reply = search(gateway, behind.index, body)
+    search(gateway, stack.index, body)  # the engine's version is known from now on
+    relayed.before = malforming(stack, "_search", place, value)
+    reply = search(gateway, stack.index, body)
     assert (reply.status, reply.json()["error"]["type"]) == (502, "ttc_engine_exception")
     assert f"[{place}] of the engine's answer" in reply.reason
 
@@ -370,25 +376,25 @@ def test_what_no_engine_answers_is_named(behind: Behind, gateway: str, relayed: 
     [("_search", "hits.total", None, 502), ("_analyze", "tokens", ["x"], 200), ("_field_caps", "indices", None, 502)],
 )
 def test_explanations_and_rewritten_queries_read_no_malformed_answers(
-    behind: Behind, gateway: str, relayed: Relay, api: str, place: str, value: Any, status: int
+    stack: SearchStack, gateway: str, relayed: Relay, api: str, place: str, value: Any, status: int
 ) -> None:
-    relayed.before = malforming(behind, api, place, value)
+    relayed.before = malforming(stack, api, place, value)
     if api == "_field_caps":
         rewritten = {"ttc": {"method": "rm3", "query_text": "cats"}}
-        reply = search(gateway, behind.index, {"query": rewritten})
+        reply = search(gateway, stack.index, {"query": rewritten})
     else:
-        asked = {"index": behind.index, "id": "d0", "search": {"query": {"match": {"text": "cat"}}}}
+        asked = {"index": stack.index, "id": "d0", "search": {"query": {"match": {"text": "cat"}}}}
         reply = call(gateway, "POST", "/_ttc/explain", asked)
     assert reply.status == status, reply.body
     assert (f"[{place}] of the engine's answer" in reply.body.decode()) == (status == 502)
 
 
-def malforming(behind: Behind, api: str, place: str, value: Any) -> Callable[[Passed], Reply]:
+def malforming(stack: SearchStack, api: str, place: str, value: Any) -> Callable[[Passed], Reply]:
     """Return what answers for the engine, with another value in a place of the answers of an API."""
 
     def answer(passed: Passed) -> Reply:
         headers = {name: text for name, text in passed.headers.items() if name not in ("host", "content-length")}
-        reply = call(behind.engine, passed.method, passed.target, passed.body, headers)
+        reply = call(stack.engine, passed.method, passed.target, passed.body, headers)
         return replaced(reply, place, value) if api in passed.target and reply.status == 200 else reply
 
     return answer
@@ -417,8 +423,8 @@ def client_of(gateway: str, path: str, body: Any) -> Iterator[None]:
         yield
 
 
-def test_an_explanation_ends_when_its_client_leaves(behind: Behind, gateway: str, relayed: Relay) -> None:
-    asked = {"index": behind.index, "id": "d0", "search": {"query": {"match": {"text": "cat"}}}}
+def test_an_explanation_ends_when_its_client_leaves(stack: SearchStack, gateway: str, relayed: Relay) -> None:
+    asked = {"index": stack.index, "id": "d0", "search": {"query": {"match": {"text": "cat"}}}}
     arrived, released = threading.Event(), threading.Event()
 
     def hold(_: Passed) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.rescorers.spectral.passages import BestPassage
-from es_ttc.serving.rescore.highlights import Highlight
+from es_ttc.serving.plan.highlights import Highlight
 
 HIGHLIGHT = Highlight("text", 5, False, ("<", ">"), False)
 VALUES = st.lists(st.text("ab\u0301 ", min_size=1).filter(str.strip), min_size=1, max_size=4)

@@ -25,7 +25,8 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import remove_traces
 from tests.serving.client import call, search
-from tests.serving.conftest import Behind, corpus, fill
+from tests.serving.conftest import SearchStack, fill
+from tests.serving.corpus import corpus
 from tests.serving.writes.conftest import fill_pending, follow, states, unfollow
 from tests.support.gateway import gateway_to
 
@@ -101,13 +102,13 @@ def frameworks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
         if os.environ.get("CI") == "true":
             pytest.fail("the frameworks must be tested on CI: make .venv/.frameworks")
         pytest.skip("no frameworks: make .venv/.frameworks")
-    with ExitStack() as stack:
+    with ExitStack() as exits:
         folder = tmp_path_factory.mktemp("frameworks")
 
         @cache
         def started(name: str) -> Framework:
-            framework = Framework(stack.enter_context((folder / f"{name}.log").open("wb")))
-            stack.callback(framework.end)
+            framework = Framework(exits.enter_context((folder / f"{name}.log").open("wb")))
+            exits.callback(framework.end)
             return framework
 
         yield started
@@ -126,10 +127,10 @@ async def detach(url: str, index: str) -> None:
 
 
 @pytest.fixture
-def written(behind: Behind, index_name: str) -> Iterator[str]:
+def written(stack: SearchStack, index_name: str) -> Iterator[str]:
     """The name of an index for a framework to write; what is attached to it goes afterwards."""
     yield f"{index_name}-articles"
-    asyncio.run(detach(behind.engine, f"{index_name}-articles"))
+    asyncio.run(detach(stack.engine, f"{index_name}-articles"))
 
 
 @pytest.fixture(scope="module")
@@ -141,27 +142,32 @@ def gateway_alone(encoder: Encoder) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_code_of_the_page(
-    behind: Behind, encoder: Encoder, index_name: str, written: str, frameworks: Callable[[str], Framework], name: str
+    stack: SearchStack,
+    encoder: Encoder,
+    index_name: str,
+    written: str,
+    frameworks: Callable[[str], Framework],
+    name: str,
 ) -> None:
     page, made, framework = PAGES[name], f"{index_name}-passages", frameworks(name)
     framework.call(
-        f"write_{name.replace('-', '_')}", url=behind.gateway, index=written, product=behind.product, texts=TEXTS
+        f"write_{name.replace('-', '_')}", url=stack.gateway, index=written, product=stack.product, texts=TEXTS
     )
     spec = IndexSpec(encoder.identity, text_fields=(page.text_field,), max_tokens=64)
-    asyncio.run(attach(behind.engine, written, spec, encoder))
+    asyncio.run(attach(stack.engine, written, spec, encoder))
     documents = [{"_id": key, "id": key, page.text_field: text, "metadata": {}} for key, text in TEXTS.items()]
-    asyncio.run(fill(behind.engine, made, spec, encoder, documents))
+    asyncio.run(fill(stack.engine, made, spec, encoder, documents))
 
     first_pass = {"query": {"match": {page.text_field: QUESTION}}, "size": 5}
     section = {"window_size": 100, "ttc": {"method": "spectral"}}
-    rescored = search(behind.gateway, written, {**first_pass, "rescore": section})
+    rescored = search(stack.gateway, written, {**first_pass, "rescore": section})
     assert rescored.json()["ttc"]["applied"] is True
-    assert rescored.ids != search(behind.gateway, written, first_pass).ids
+    assert rescored.ids != search(stack.gateway, written, first_pass).ids
     clause = {"field": "ttc.vector", "query_text": QUESTION, "k": 5, "ttc": {"method": "nnn"}}
-    nearest = search(behind.gateway, made, {"knn": clause, "size": 5})
+    nearest = search(stack.gateway, made, {"knn": clause, "size": 5})
     assert nearest.json()["ttc"]["applied"] is True
 
-    blocks = page.blocks(behind.gateway, written, made)
+    blocks = page.blocks(stack.gateway, written, made)
     found = framework.call("run_page", page=f"{name}.md", blocks=blocks, result=page.result)
     for block, documents in zip(blocks, found, strict=True):
         expected = nearest if '"knn"' in block else rescored
@@ -201,27 +207,27 @@ def test_coheres_clients_get_the_scores_of_the_endpoint(
 
 @pytest.mark.parametrize("name", PAGES)
 def test_stores_write_to_an_index_whose_writes_are_encoded(
-    behind: Behind, encoder: Encoder, index_name: str, frameworks: Callable[[str], Framework], name: str
+    stack: SearchStack, encoder: Encoder, index_name: str, frameworks: Callable[[str], Framework], name: str
 ) -> None:
     page, framework = PAGES[name], frameworks(name)
     spec = IndexSpec(encoder.identity, text_fields=(page.text_field,), max_tokens=64)
-    asyncio.run(follow(behind.engine, index_name, spec, "now"))
+    asyncio.run(follow(stack.engine, index_name, spec, "now"))
     half = len(TEXTS) // 2
-    parts = {behind.gateway: dict(list(TEXTS.items())[:half])}
-    if name != "langchain" or behind.product == "elasticsearch":  # its store refuses OpenSearch
-        parts[behind.engine] = dict(list(TEXTS.items())[half:])
+    parts = {stack.gateway: dict(list(TEXTS.items())[:half])}
+    if name != "langchain" or stack.product == "elasticsearch":  # its store refuses OpenSearch
+        parts[stack.engine] = dict(list(TEXTS.items())[half:])
     try:
         for url, texts in parts.items():
             write = f"write_{name.replace('-', '_')}"
-            framework.call(write, url=url, index=index_name, product=behind.product, texts=texts)
-        found = states(behind.engine, index_name)
-        expected = {key: "ready" if url == behind.gateway else "pending" for url, part in parts.items() for key in part}
+            framework.call(write, url=url, index=index_name, product=stack.product, texts=texts)
+        found = states(stack.engine, index_name)
+        expected = {key: "ready" if url == stack.gateway else "pending" for url, part in parts.items() for key in part}
         assert found == expected
-        asyncio.run(fill_pending(behind.engine, index_name, encoder))
-        assert set(states(behind.engine, index_name).values()) == {"ready"}
+        asyncio.run(fill_pending(stack.engine, index_name, encoder))
+        assert set(states(stack.engine, index_name).values()) == {"ready"}
         for method in ("spectral", "blend"):
             section = {"window_size": 100, "ttc": {"method": method, "query_text": QUESTION}}
             body = {"query": {"match_all": {}}, "rescore": section}
-            assert search(behind.gateway, index_name, body).json()["ttc"]["scored"] == len(expected)
+            assert search(stack.gateway, index_name, body).json()["ttc"]["scored"] == len(expected)
     finally:
-        unfollow(behind.engine, index_name)
+        unfollow(stack.engine, index_name)

@@ -21,7 +21,7 @@ def printed(*statements: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_what_is_loaded_is_frozen_until_the_gateway_ends() -> None:
+def test_gateway_freezes_loaded_objects_until_it_ends() -> None:
     assert printed("settle_garbage()", SHOWN, "restore_garbage()", SHOWN) == ["True 100000", "False 700"]
 
 
@@ -30,5 +30,5 @@ def test_two_gateways_of_one_process_freeze_once() -> None:
 
 
 @pytest.mark.parametrize("settled", ["settle_garbage()", "pass"])
-def test_what_the_process_itself_has_frozen_stays_so(settled: str) -> None:
+def test_gateway_leaves_objects_frozen_before_it_frozen(settled: str) -> None:
     assert printed("gc.freeze()", settled, "restore_garbage()", SHOWN) == ["True 700"]

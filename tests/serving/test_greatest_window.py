@@ -13,17 +13,17 @@ from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.settings import EngineSettings
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import search
+from tests.serving.corpus import CATS
 from tests.support.gateway import gateway_to
 
 DOCUMENTS = 10_000
-TEXT = "which cat drinks milk?"
 
 
 @pytest.fixture
 async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Float32:
     """An index of documents with random vectors, one token each; with nothing for kNN, which takes most of a minute."""
     rng = np.random.default_rng(3)
-    spec = IndexSpec(encoder.identity, codec="float16", scales=(1,))
+    spec = IndexSpec(encoder.identity, scales=(1,))
     tokens = rng.standard_normal((DOCUMENTS, 1, encoder.identity.dims)).astype(np.float32)
     tokens /= np.linalg.norm(tokens, axis=2, keepdims=True)
     pooled: Float32 = tokens[:, 0]
@@ -44,10 +44,12 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
     return pooled
 
 
-def test_ten_thousand_documents(opensearch_url: str, index_name: str, encoder: Encoder, vectors: Float32) -> None:
-    query = encoder.encode([TEXT], role="query", tokens=False).pooled[0]
+def test_window_of_ten_thousand_documents_is_rescored(
+    opensearch_url: str, index_name: str, encoder: Encoder, vectors: Float32
+) -> None:
+    query = encoder.encode([CATS], role="query", tokens=False).pooled[0]
     expected = shown_similarity(vectors @ query)
-    rescore = {"window_size": DOCUMENTS, "ttc": {"method": "dense", "query_text": TEXT}}
+    rescore = {"window_size": DOCUMENTS, "ttc": {"method": "dense", "query_text": CATS}}
     body = {"query": {"match_all": {}}, "rescore": rescore}
     for memory_mb in (512, 1):  # one window of pooled vectors is 15 MB
         with gateway_to(

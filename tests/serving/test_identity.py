@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from es_ttc.encoders.base import Encoder
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Params, Query, Window
-from es_ttc.serving.rescore.plan import DEFAULT_WINDOW
+from es_ttc.serving.plan.items import DEFAULT_WINDOW
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import call
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.support.yaml_suites import WEIGHTLESS, Section, Suite, comparable
 
 SECTIONS: list[dict[str, Any]] = [{"method": "identity"}, {"method": "identity", **WEIGHTLESS}, {**WEIGHTLESS}]
@@ -170,19 +170,19 @@ def some(options: dict[str, st.SearchStrategy[Any]], most: int) -> st.SearchStra
 
 
 @pytest.fixture(scope="module")
-def places(behind: Behind) -> Iterator[list[str]]:
+def places(stack: SearchStack) -> Iterator[list[str]]:
     """What is searched: an index, an alias, a filtered alias, patterns, an index without features beside it."""
-    name, plain = f"{behind.index}-alias", f"{behind.index}-plain"
+    name, plain = f"{stack.index}-alias", f"{stack.index}-plain"
     for number in range(5):
         document = {"text": f"a cat drinks milk {number}", "title": "plain", "number": number, "group": f"g{number}"}
-        call(behind.engine, "PUT", f"/{plain}/_doc/p{number}?refresh=true", document)
-    some = {"index": behind.index, "alias": f"{name}-some", "filter": {"range": {"number": {"lt": 30}}}}
-    actions = [{"add": {"index": behind.index, "alias": name}}, {"add": some}]
-    assert call(behind.engine, "POST", "/_aliases", {"actions": actions}).status == 200
-    yield [behind.index, name, f"{name}-some", f"{behind.index}*", f"{behind.index},{plain}", f"absent-*,{name}"]
-    call(behind.engine, "DELETE", f"/{plain}")
-    removed = [{"remove": {"index": behind.index, "alias": f"{name}*"}}]
-    call(behind.engine, "POST", "/_aliases", {"actions": removed})
+        call(stack.engine, "PUT", f"/{plain}/_doc/p{number}?refresh=true", document)
+    some = {"index": stack.index, "alias": f"{name}-some", "filter": {"range": {"number": {"lt": 30}}}}
+    actions = [{"add": {"index": stack.index, "alias": name}}, {"add": some}]
+    assert call(stack.engine, "POST", "/_aliases", {"actions": actions}).status == 200
+    yield [stack.index, name, f"{name}-some", f"{stack.index}*", f"{stack.index},{plain}", f"absent-*,{name}"]
+    call(stack.engine, "DELETE", f"/{plain}")
+    removed = [{"remove": {"index": stack.index, "alias": f"{name}*"}}]
+    call(stack.engine, "POST", "/_aliases", {"actions": removed})
 
 
 BY_NUMBER: dict[str, Any] = {"sort": ["_score", "number"], "stored_fields": "_none_"}
@@ -203,7 +203,7 @@ ALONE = {"place": 4, "query": None, "window": None, "section": SECTIONS[1]}
     section=st.sampled_from(SECTIONS),
 )
 def test_the_identity_changes_nothing(
-    behind: Behind,
+    stack: SearchStack,
     places: list[str],
     place: int,
     query: Any,
@@ -222,8 +222,8 @@ def test_the_identity_changes_nothing(
     target = f"/{places[place]}/_search?{urlencode(url)}"
     # OpenSearch refuses a native rescorer beside `collapse`, by a 500, before it reads the sort.
     beside_native = {key: value for key, value in body.items() if key != "collapse"} | {"rescore": native}
-    direct = call(behind.engine, "POST", target, beside_native if as_native else body)
-    through = call(behind.gateway, "POST", target, body | {"rescore": item})
+    direct = call(stack.engine, "POST", target, beside_native if as_native else body)
+    through = call(stack.gateway, "POST", target, body | {"rescore": item})
     if (
         through.status == 200
     ):  # an older engine fails to collapse beside doc values of other fields; the gateway does not
@@ -232,11 +232,11 @@ def test_the_identity_changes_nothing(
     assert comparable(through) == comparable(direct)
 
 
-def test_the_engines_own_searches_are_answered_alike(behind: Behind, encoder: Encoder) -> None:
+def test_the_engines_own_searches_are_answered_alike(stack: SearchStack, encoder: Encoder) -> None:
     """A sample whose searches name their index; `python -m tests.support.yaml_suites` runs them all."""
-    suite, counts = Suite(behind.product), Counter[str]()
+    suite, counts = Suite(stack.product), Counter[str]()
     for _, steps in suite.sections("search/310_match_bool_prefix.yml"):
-        section = Section(suite, behind.engine, behind.gateway, encoder).run(steps)
+        section = Section(suite, stack.engine, stack.gateway, encoder).run(steps)
         assert not section.different
         counts += section.counts
     assert counts["(applied)"]

@@ -14,13 +14,13 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call
 from tests.support.gateway import gateway_to
-from tests.support.jobs import Workplace, connected, make_index, model_process
+from tests.support.jobs import JobSetup, connected, make_index, model_process
 
 ON_ONE_ENGINE = True
 
 
 @pytest.fixture
-def place(engine_url: str, index_name: str, tmp_path: Path) -> Iterator[Workplace]:
+def job_setup(engine_url: str, index_name: str, tmp_path: Path) -> Iterator[JobSetup]:
     async def prepare() -> None:
         engine = await connected(engine_url)
         await make_index(engine, index_name, 3)
@@ -28,12 +28,12 @@ def place(engine_url: str, index_name: str, tmp_path: Path) -> Iterator[Workplac
 
     asyncio.run(prepare())
     with model_process(tmp_path) as (model, _, __):
-        yield Workplace(engine_url, index_name, model, tmp_path)
+        yield JobSetup(engine_url, index_name, model, tmp_path)
 
 
 @pytest.fixture
-def gateway(place: Workplace, encoder: Encoder) -> Iterator[str]:
-    told = place.settings.model_dump(exclude={"cache_dir"})
+def gateway(job_setup: JobSetup, encoder: Encoder) -> Iterator[str]:
+    told = job_setup.settings.model_dump(exclude={"cache_dir"})
     with running_gateway(GatewaySettings(**told, port=0), load=lambda _name, _folder: encoder) as url:
         yield url
 
@@ -45,9 +45,9 @@ def reason(reply: Reply, status: int) -> str:
     return str(found["error"]["reason"])
 
 
-def test_a_job_is_submitted_shown_and_stopped(gateway: str, place: Workplace) -> None:
+def test_a_job_is_submitted_shown_and_stopped(gateway: str, job_setup: JobSetup) -> None:
     assert call(gateway, "GET", "/_ttc/jobs").json() == {"jobs": []}
-    submitted = call(gateway, "POST", "/_ttc/jobs", {"index": place.index, "tau": 0.1, "budget": {"tokens": 10**6}})
+    submitted = call(gateway, "POST", "/_ttc/jobs", {"index": job_setup.index, "tau": 0.1, "budget": {"tokens": 10**6}})
     assert submitted.status == 200, submitted.body
     job = submitted.json()
     assert (job["state"], job["progress"]["pending"], job["plan"]["tau"]) == ("running", 3, 0.1)
@@ -61,9 +61,11 @@ def test_a_job_is_submitted_shown_and_stopped(gateway: str, place: Workplace) ->
     assert "cannot become running" in reason(call(gateway, "POST", f"{one}/_resume"), 400)
 
 
-def test_what_is_wrong_is_told_in_the_engines_shape(gateway: str, place: Workplace, tmp_path: Path) -> None:
+def test_jobs_invalid_requests_are_errors_in_the_engines_shape(
+    gateway: str, job_setup: JobSetup, tmp_path: Path
+) -> None:
     def submitted(**wanted: Any) -> Reply:
-        return call(gateway, "POST", "/_ttc/jobs", {"index": place.index, **wanted})
+        return call(gateway, "POST", "/_ttc/jobs", {"index": job_setup.index, **wanted})
 
     assert reason(call(gateway, "GET", "/_ttc/jobs/none"), 404).startswith("there is no job [none]")
     assert "[tau] must lie between 0 and 1" in reason(submitted(tau=2), 400)

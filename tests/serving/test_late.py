@@ -22,11 +22,11 @@ from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import SIDECAR_TOKEN, Behind, fill
+from tests.serving.conftest import SIDECAR_TOKEN, SearchStack, fill
 from tests.serving.test_sidecar import answer, ask, first_pass, what_is_missing
 from tests.support import late_models
-from tests.support.kept import Kept
 from tests.support.late_models import DOCUMENTS, FORMS, QUERIES, Form
+from tests.support.per_engine import PerEngine
 
 ON_ONE_ENGINE = True
 
@@ -42,7 +42,7 @@ class Late:
     engine: str
     gateway: str
     indices: dict[Form, str]
-    packed: Behind
+    packed: SearchStack
 
 
 @pytest.fixture(scope="session")
@@ -52,13 +52,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[Form, Path]:
 
 
 @pytest.fixture(scope="session")
-def all_late(models: dict[Form, Path]) -> Iterator[Kept[Late]]:
-    with Kept(lambda engine: _late(engine, models)) as kept:
-        yield kept
+def all_late(models: dict[Form, Path]) -> Iterator[PerEngine[Late]]:
+    with PerEngine(lambda engine: _late(engine, models)) as per_engine:
+        yield per_engine
 
 
 @pytest.fixture
-def late(engine_url: str, all_late: Kept[Late]) -> Late:
+def late(engine_url: str, all_late: PerEngine[Late]) -> Late:
     return all_late.of(engine_url)
 
 
@@ -67,7 +67,7 @@ def _late(url: str, models: dict[Form, Path]) -> Iterator[Late]:
     """Token vectors are nested float32 vectors, so that nothing is rounded, except in the packed index."""
     indices: dict[Form, str] = {form: f"test-late-{uuid.uuid4().hex[:8]}" for form in FORMS}
     names = {form: f"{folder}@torch:float32" for form, folder in models.items()}
-    documents = [{"_id": str(place), "text": text, "anyway": "creature"} for place, text in enumerate(DOCUMENTS)]
+    documents = [{"_id": str(place), "text": text, "kind": "animal"} for place, text in enumerate(DOCUMENTS)]
     for form, index in indices.items():
         encoder = load(names[form], None)
         spec = IndexSpec(encoder.identity, text_fields=("text",), tokens="nested")
@@ -87,7 +87,7 @@ def _late(url: str, models: dict[Form, Path]) -> Iterator[Late]:
     )
     try:
         with running_gateway(settings, load=load) as gateway:
-            yield Late(url, gateway, indices, Behind(url, gateway, packed, as_packed))
+            yield Late(url, gateway, indices, SearchStack(url, gateway, packed, as_packed))
     finally:
         for index in (*indices.values(), packed):
             call(url, "DELETE", f"/{index}")
@@ -102,16 +102,16 @@ def scores(reply: Reply) -> list[float]:
 
 
 def rescored(query: str, **section: Any) -> dict[str, Any]:
-    ours = {"window_size": 50, "ttc": {"query_text": query, **section}}
-    return {"query": {"match_all": {}}, "rescore": ours, "size": 50}
+    own = {"window_size": 50, "ttc": {"query_text": query, **section}}
+    return {"query": {"match_all": {}}, "rescore": own, "size": 50}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_maxsim_is_the_librarys_own_score(form: Form, late: Late, models: dict[Form, Path]) -> None:
     library = late_models.library(models[form])
     encoded = library.encode_query(list(QUERIES))
-    theirs = library.similarity(encoded, library.encode_document(list(DOCUMENTS))).numpy()
-    for query, sums, tokens in zip(QUERIES, theirs, encoded, strict=True):
+    reference = library.similarity(encoded, library.encode_document(list(DOCUMENTS))).numpy()
+    for query, sums, tokens in zip(QUERIES, reference, encoded, strict=True):
         found = scores(search(late.gateway, late.indices[form], rescored(query, method="maxsim")))
         # Theirs is a sum of cosines, ours their mean, shown as engines show a cosine.
         np.testing.assert_allclose(found, (1 + sums / len(tokens)) / 2, atol=1e-4)
@@ -209,7 +209,7 @@ def test_pooled_vectors_of_one_encoder_and_token_vectors_of_another(engine_url: 
     name = f"minilm|{models[FORMS[0]]}@torch:float32"
     dense, late, both = load("minilm", None), load(name.partition("|")[2], None), load(name, None)
     index, query = f"test-two-{uuid.uuid4().hex[:8]}", QUERIES[0]
-    documents = [{"_id": str(place), "text": text, "anyway": "creature"} for place, text in enumerate(DOCUMENTS)]
+    documents = [{"_id": str(place), "text": text, "kind": "animal"} for place, text in enumerate(DOCUMENTS)]
     spec = IndexSpec(both.identity, text_fields=("text",), tokens="nested")
     asyncio.run(fill(engine_url, index, spec, both, documents, shards=1))
     settings = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=20_000, encoder=name)

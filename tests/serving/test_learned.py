@@ -16,7 +16,7 @@ from es_ttc.rescorers.learned.rescorer import LearnedRescorer
 from tests.conftest import PRODUCTS
 from tests.rescorers.test_learned import params_of, stump, written
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.serving.relay import relay
 from tests.serving.test_blend import BY_WORDS, WINDOW, blended, by_id, union_in_memory
 from tests.support.learned import gateway_with, judged, learned_from, logged, require_served_as_logged
@@ -24,14 +24,14 @@ from tests.support.learned import gateway_with, judged, learned_from, logged, re
 ON_ONE_ENGINE = True
 on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
 
-Serve = Callable[[Path], Behind]
+Serve = Callable[[Path], SearchStack]
 
 
 @pytest.fixture
-def serve(behind: Behind, encoder: Encoder) -> Iterator[Serve]:
+def serve(stack: SearchStack, encoder: Encoder) -> Iterator[Serve]:
     """Start gateways that serve the models of a folder."""
-    with ExitStack() as stack:
-        yield lambda folder: replace(behind, gateway=stack.enter_context(gateway_with(folder, behind.engine, encoder)))
+    with ExitStack() as exits:
+        yield lambda folder: replace(stack, gateway=exits.enter_context(gateway_with(folder, stack.engine, encoder)))
 
 
 def learned(**params: Any) -> dict[str, Any]:
@@ -40,14 +40,14 @@ def learned(**params: Any) -> dict[str, Any]:
 
 @on_both
 def test_the_ranking_is_the_models_own_over_the_union(
-    behind: Behind, encoder: Encoder, serve: Serve, tmp_path: Path
+    stack: SearchStack, encoder: Encoder, serve: Serve, tmp_path: Path
 ) -> None:
     written(tmp_path, "mine", stump())
-    behind = serve(tmp_path)
-    query, window = union_in_memory(encoder, behind, WINDOW)
+    stack = serve(tmp_path)
+    query, window = union_in_memory(encoder, stack, WINDOW)
     values = LearnedRescorer().score(query, window, params_of(tmp_path))
     expected = dict(zip(window.ids, values.tolist(), strict=True))
-    reply = search(behind.gateway, behind.index, learned())
+    reply = search(stack.gateway, stack.index, learned())
     assert reply.status == 200, reply.body
     told = reply.json()["ttc"]
     assert (told["method"], told["model"], told["applied"]) == ("learned", "mine", True)
@@ -60,14 +60,14 @@ def test_the_ranking_is_the_models_own_over_the_union(
     assert set(signals) == set(told["signals"])
 
 
-def test_a_request_names_a_model_and_nothing_else(behind: Behind, serve: Serve, tmp_path: Path) -> None:
-    reply = search(behind.gateway, behind.index, learned())
+def test_a_request_names_a_model_and_nothing_else(stack: SearchStack, serve: Serve, tmp_path: Path) -> None:
+    reply = search(stack.gateway, stack.index, learned())
     assert reply.status == 400
     assert "train rank" in reply.reason
     path = written(tmp_path, "mine", stump())
-    behind = serve(tmp_path)
+    stack = serve(tmp_path)
     for wrong in ("mien", str(path), "../mine", "http://127.0.0.1/mine.json"):
-        reply = search(behind.gateway, behind.index, learned(model=wrong))
+        reply = search(stack.gateway, stack.index, learned(model=wrong))
         assert reply.status == 400
         assert f"unknown model [{wrong}]" in reply.reason
 
@@ -77,58 +77,58 @@ def by_number(field: str = "number", **parts: Any) -> dict[str, Any]:
     return {**stump(feature=[4], threshold=[29.5], default_left=[False]), "fields": [{"name": field, **parts}]}
 
 
-def alone(behind: Behind, index: str | None = None, **body: Any) -> Reply:
+def alone(stack: SearchStack, index: str | None = None, **body: Any) -> Reply:
     """Search the window alone, without candidates."""
     section = {"method": "learned", "query_text": "cats", "candidates": {"knn": 0}}
     rescore = {"window_size": 62, "ttc": section}
-    everything = {"query": {"match": {"anyway": "creature"}}, "size": 60, "rescore": rescore}
-    return search(behind.gateway, index or behind.index, everything | body)
+    everything = {"query": {"match": {"kind": "animal"}}, "size": 60, "rescore": rescore}
+    return search(stack.gateway, index or stack.index, everything | body)
 
 
 @on_both
 def test_a_numeric_field_is_read_with_the_windows_hits(
-    behind: Behind, encoder: Encoder, serve: Serve, tmp_path: Path
+    stack: SearchStack, encoder: Encoder, serve: Serve, tmp_path: Path
 ) -> None:
     written(tmp_path, "mine", by_number())
-    behind = serve(tmp_path)
-    query, window = union_in_memory(encoder, behind, WINDOW)
+    stack = serve(tmp_path)
+    query, window = union_in_memory(encoder, stack, WINDOW)
     numbers = np.array([by_id(name)["number"] for name in window.ids], np.float64)
     values = LearnedRescorer().score(query, replace(window, numbers={"number": numbers}), params_of(tmp_path))
     expected = dict(sorted(zip(window.ids, values.tolist(), strict=True), key=lambda one: -one[1])[:WINDOW])
-    whole = search(behind.gateway, behind.index, learned() | {"_source": ["number"]})
+    whole = search(stack.gateway, stack.index, learned() | {"_source": ["number"]})
     assert dict(zip(whole.ids, whole.scores, strict=True)) == pytest.approx(expected, abs=1e-4)
     assert whole.json()["ttc"]["fields"] == ["number"]
     for hit in whole.json()["hits"]["hits"]:
         assert hit["_ttc"]["fields"] == {"number": hit["_source"]["number"]}
         assert "fields" not in hit
     in_two_steps = blended(size=2, method="learned") | {"fields": ["number"]}
-    page = search(behind.gateway, behind.index, in_two_steps)
+    page = search(stack.gateway, stack.index, in_two_steps)
     assert page.ids == list(expected)[:2]
     assert page.scores == pytest.approx(list(expected.values())[:2], abs=1e-4)
     assert [hit["fields"] for hit in page.json()["hits"]["hits"]] == [
         {"number": [by_id(one)["number"]]} for one in page.ids
     ]
-    plain = search(behind.gateway, behind.index, blended(size=2, method="learned"))
+    plain = search(stack.gateway, stack.index, blended(size=2, method="learned"))
     assert plain.ids == page.ids
     assert not any("fields" in hit for hit in plain.json()["hits"]["hits"])
-    lines = [{"index": behind.index}, in_two_steps, {"index": behind.index}, learned()]
+    lines = [{"index": stack.index}, in_two_steps, {"index": stack.index}, learned()]
     raw = b"".join(orjson.dumps(line) + b"\n" for line in lines)
-    several = call(behind.gateway, "POST", "/_msearch", raw, {"content-type": "application/x-ndjson"}).json()
+    several = call(stack.gateway, "POST", "/_msearch", raw, {"content-type": "application/x-ndjson"}).json()
     found = [[hit["_id"] for hit in one["hits"]["hits"]] for one in several["responses"]]
     assert found == [list(expected)[:2], list(expected)]
 
 
 def test_a_document_without_the_field_goes_the_way_that_was_learned(
-    behind: Behind, serve: Serve, tmp_path: Path
+    stack: SearchStack, serve: Serve, tmp_path: Path
 ) -> None:
-    document = {"title": "New", "text": "A cat.", "anyway": "creature"}
-    other = f"{behind.index}-other"
+    document = {"title": "New", "text": "A cat.", "kind": "animal"}
+    other = f"{stack.index}-other"
     written(tmp_path / "side", "mine", by_number())
     written(tmp_path / "filled", "mine", by_number(missing=3))
     try:
-        call(behind.engine, "PUT", f"/{behind.index}/_doc/new?refresh=true", document)
-        call(behind.engine, "PUT", f"/{other}/_doc/elsewhere?refresh=true", document)
-        both = f"{behind.index},{other}"
+        call(stack.engine, "PUT", f"/{stack.index}/_doc/new?refresh=true", document)
+        call(stack.engine, "PUT", f"/{other}/_doc/elsewhere?refresh=true", document)
+        both = f"{stack.index},{other}"
         for folder, lifted in (("side", True), ("filled", False)):
             reply = alone(serve(tmp_path / folder), both, size=62)
             assert reply.status == 200, reply.body
@@ -137,8 +137,8 @@ def test_a_document_without_the_field_goes_the_way_that_was_learned(
             assert above - {"new", "elsewhere"} == {f"d{number}" for number in range(30, 60)}
             assert reply.json()["ttc"]["without_field"] == {"number": 2}
     finally:
-        call(behind.engine, "DELETE", f"/{behind.index}/_doc/new?refresh=true")
-        call(behind.engine, "DELETE", f"/{other}")
+        call(stack.engine, "DELETE", f"/{stack.index}/_doc/new?refresh=true")
+        call(stack.engine, "DELETE", f"/{other}")
 
 
 @on_both
@@ -151,53 +151,53 @@ def test_a_document_without_the_field_goes_the_way_that_was_learned(
     ],
 )
 def test_an_index_without_the_numeric_field_is_refused(
-    behind: Behind, serve: Serve, tmp_path: Path, field: str, words: str
+    stack: SearchStack, serve: Serve, tmp_path: Path, field: str, words: str
 ) -> None:
     written(tmp_path, "mine", by_number(field))
-    behind = serve(tmp_path)
+    stack = serve(tmp_path)
     for _ in range(2):
-        told = alone(behind).json()["ttc"]
+        told = alone(stack).json()["ttc"]
         assert (told["applied"], words in told["reason"]) == (False, True), told
     section = learned()["rescore"]["ttc"] | {"on_error": "fail"}
-    failing = search(behind.gateway, behind.index, learned() | {"rescore": {"ttc": section}})
+    failing = search(stack.gateway, stack.index, learned() | {"rescore": {"ttc": section}})
     assert (failing.status, words in failing.reason) == (400, True), failing.body
     raw = b"".join(
-        orjson.dumps(line) + b"\n" for line in ({"index": behind.index}, learned(), {"index": behind.index}, blended())
+        orjson.dumps(line) + b"\n" for line in ({"index": stack.index}, learned(), {"index": stack.index}, blended())
     )
-    answer = call(behind.gateway, "POST", "/_msearch", raw, {"content-type": "application/x-ndjson"}).json()
+    answer = call(stack.gateway, "POST", "/_msearch", raw, {"content-type": "application/x-ndjson"}).json()
     assert [one["ttc"]["applied"] for one in answer["responses"]] == [False, True]
-    opening = f"/{behind.index}/_pit" if behind.product == "elasticsearch" else f"/{behind.index}/_search/point_in_time"
-    opened = call(behind.gateway, "POST", f"{opening}?keep_alive=1m").json()
+    opening = f"/{stack.index}/_pit" if stack.product == "elasticsearch" else f"/{stack.index}/_search/point_in_time"
+    opened = call(stack.gateway, "POST", f"{opening}?keep_alive=1m").json()
     pit = {"pit": {"id": opened.get("id") or opened["pit_id"]}}
-    inside = call(behind.gateway, "POST", "/_search", {**learned(), **pit}).json()
+    inside = call(stack.gateway, "POST", "/_search", {**learned(), **pit}).json()
     if field == "nmber":  # a point in time names no indices, so the engine itself refuses to read the others
         assert inside["ttc"]["applied"] is False
 
 
 @on_both
-def test_a_field_of_the_request_or_in_another_form(behind: Behind, serve: Serve, tmp_path: Path) -> None:
+def test_a_field_of_the_request_or_in_another_form(stack: SearchStack, serve: Serve, tmp_path: Path) -> None:
     written(tmp_path, "mine", by_number())
-    behind = serve(tmp_path)
-    formatted = alone(behind, docvalue_fields=[{"field": "number", "format": "0.0"}])
-    assert formatted.scores == alone(behind).scores
-    worded = alone(behind, docvalue_fields=[{"field": "number", "format": "no. 0"}])
+    stack = serve(tmp_path)
+    formatted = alone(stack, docvalue_fields=[{"field": "number", "format": "0.0"}])
+    assert formatted.scores == alone(stack).scores
+    worded = alone(stack, docvalue_fields=[{"field": "number", "format": "no. 0"}])
     assert (worded.status, "another form" in worded.reason) == (400, True), worded.body
-    if behind.product == "elasticsearch":
+    if stack.product == "elasticsearch":
         written(tmp_path, "mine", by_number("minus"))
-        behind = serve(tmp_path)
+        stack = serve(tmp_path)
         defined = {"minus": {"type": "long", "script": "emit(59 - doc['number'].value)"}}
-        reply = alone(behind, runtime_mappings=defined)
+        reply = alone(stack, runtime_mappings=defined)
         above = {one for one, score in zip(reply.ids, reply.scores, strict=True) if score > 0.5}
         assert above == {f"d{number}" for number in range(30)}
 
 
-def test_what_is_logged_from_an_index_is_what_is_served(
-    behind: Behind, encoder: Encoder, serve: Serve, tmp_path: Path
+def test_signals_logged_equal_signals_served(
+    stack: SearchStack, encoder: Encoder, serve: Serve, tmp_path: Path
 ) -> None:
     texts = ["which cat drinks milk?", "the farmer watches before rain", "snow", "zebra", "an owl that sings"] * 12
     queries = judged(texts, [f"d{number}" for number in range(30)])
-    with relay(behind.engine) as counted:
-        pools = logged(counted.url, behind.index, encoder, queries, WINDOW, ["number"])
+    with relay(stack.engine) as counted:
+        pools = logged(counted.url, stack.index, encoder, queries, WINDOW, ["number"])
     searches = [one for one in counted.passed if "_msearch" in one.target]
     # one for the indices, and two for each 25 queries: first passes and kNN searches, then scores of what joins
     assert len(searches) == 1 + 2 * 3
@@ -207,5 +207,5 @@ def test_what_is_logged_from_an_index_is_what_is_served(
     model = learned_from(pools, [NumericField("number")], tmp_path)
     few = replace(queries, queries=dict(list(queries.queries.items())[:5]))
     some = pools.some(range(5))
-    require_served_as_logged(serve(tmp_path).gateway, behind.index, few, some, model, behind.spec.text_fields)
-    assert search(behind.engine, behind.index, {"query": BY_WORDS}).status == 200
+    require_served_as_logged(serve(tmp_path).gateway, stack.index, few, some, model, stack.spec.text_fields)
+    assert search(stack.engine, stack.index, {"query": BY_WORDS}).status == 200

@@ -21,7 +21,8 @@ from es_ttc.reranking.graph import GraphParams
 from es_ttc.reranking.index_graph import build_graph, delete_graphs
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
-from tests.serving.conftest import corpus, make_index
+from tests.serving.conftest import make_index
+from tests.serving.corpus import corpus
 from tests.serving.relay import Passed, Relay, relay
 from tests.support.gateway import gateway_to
 
@@ -32,7 +33,7 @@ MATCH = {"query": {"match": {"text": "cat"}}, "size": 10}
 
 
 @dataclass(frozen=True)
-class Place:
+class LossyStack:
     """A gateway behind whose back shards are lost, an index with a graph, and one with attached features."""
 
     engine: str
@@ -46,13 +47,13 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(engine_url: str, encoder: Encoder) -> Iterator[Place]:
+def lossy(engine_url: str, encoder: Encoder) -> Iterator[LossyStack]:
     index, attached = (f"test-lost-{kind}-{uuid.uuid4().hex[:8]}" for kind in ("graph", "attached"))
     spec = make_index(engine_url, index, encoder)
     _with(engine_url, lambda engine: _prepare(engine, index, attached, spec, encoder))
     try:
         with relay(engine_url) as watched, gateway_to(watched.url, encoder, feature_cache_mb=0) as gateway:
-            yield Place(engine_url, gateway, watched, index, attached)
+            yield LossyStack(engine_url, gateway, watched, index, attached)
     finally:
         _with(engine_url, lambda engine: _remove(engine, index, attached))
 
@@ -84,7 +85,7 @@ async def _remove(engine: Engine, index: str, attached: str) -> None:
         await engine.delete_index(name)
 
 
-def losing(place: Place, concerned: Callable[[Passed], bool]) -> list[Passed]:
+def losing(lossy: LossyStack, concerned: Callable[[Passed], bool]) -> list[Passed]:
     """Let the searches concerned lose a shard and half of their hits; return those that did."""
     lost: list[Passed] = []
 
@@ -92,7 +93,7 @@ def losing(place: Place, concerned: Callable[[Passed], bool]) -> list[Passed]:
         if not concerned(request):
             return None
         kept = {name: value for name, value in request.headers.items() if name not in ("host", "content-length")}
-        reply = call(place.engine, request.method, request.target, request.body, kept)
+        reply = call(lossy.engine, request.method, request.target, request.body, kept)
         answer = reply.json()
         answer["_shards"] |= {"failed": 1, "successful": answer["_shards"]["total"] - 1}
         hits = answer["hits"]["hits"]
@@ -100,88 +101,88 @@ def losing(place: Place, concerned: Callable[[Passed], bool]) -> list[Passed]:
         lost.append(request)
         return Reply(200, reply.headers, orjson.dumps(answer))
 
-    place.relay.before = before
+    lossy.relay.before = before
     return lost
 
 
 @pytest.fixture(autouse=True)
-def _none_lost(place: Place) -> Iterator[None]:
+def _none_lost(lossy: LossyStack) -> Iterator[None]:
     yield
-    place.relay.before = lambda _: None
-    place.relay.passed.clear()
+    lossy.relay.before = lambda _: None
+    lossy.relay.passed.clear()
 
 
 @pytest.mark.parametrize("method", ["gar", "rgs"])
 @pytest.mark.parametrize("which", ["neighbours", "documents"])
-def test_of_a_graph_traversal(place: Place, method: str, which: str) -> None:
+def test_lost_shards_of_a_graph_leave_the_walk_partial(lossy: LossyStack, method: str, which: str) -> None:
     concerned = {
-        "neighbours": lambda request: graph_alias(place.index) in request.target,
+        "neighbours": lambda request: graph_alias(lossy.index) in request.target,
         "documents": lambda request: b'"ids"' in request.body and b'"_index"' in request.body,
     }[which]
     section = {"method": method, "query_text": CATS, "params": {"reranker": "spectral", "budget": 30}}
     body = {**MATCH, "rescore": {"window_size": 10, "ttc": section}}
-    whole = place.search(body)
+    whole = lossy.search(body)
     assert "reason" not in whole.json()["ttc"]
-    lost = losing(place, concerned)
-    told = place.search(body).json()["ttc"]
+    lost = losing(lossy, concerned)
+    told = lossy.search(body).json()["ttc"]
     assert lost
     assert told["walk"]["graph"] == "unread"
     assert "shards did not answer" in told["reason"]
     assert told["partial"] or not told["applied"]
-    place.relay.before = lambda _: None
-    again = place.search(body)
+    lossy.relay.before = lambda _: None
+    again = lossy.search(body)
     assert (again.ids, again.scores) == (whole.ids, whole.scores)
 
 
-def test_of_the_features_of_an_attached_index(place: Place) -> None:
+def test_lost_shards_of_attached_features_leave_the_first_pass(lossy: LossyStack) -> None:
     body = {**MATCH, "rescore": {"ttc": {"method": "spectral", "query_text": CATS}}}
-    whole = place.search(body, place.attached)
+    whole = lossy.search(body, lossy.attached)
     assert whole.json()["ttc"]["applied"], whole.body
-    lost = losing(place, lambda request: side_alias(place.attached) in request.target and b'"ids"' in request.body)
-    told = place.search(body, place.attached).json()["ttc"]
+    lost = losing(lossy, lambda request: side_alias(lossy.attached) in request.target and b'"ids"' in request.body)
+    told = lossy.search(body, lossy.attached).json()["ttc"]
     assert lost
     assert not told["applied"]
     assert "shards did not answer" in told["reason"]
 
 
-def test_of_candidates_on_the_page(place: Place) -> None:
+def test_lost_shards_of_candidates_leave_the_first_pass(lossy: LossyStack) -> None:
     """Their hits are read after they were ranked; without a shard there, the answer is that to the caller's search."""
     section = {"method": "dense", "query_text": "bees in the snow", "candidates": {"knn": 30}}
     body = {**MATCH, "rescore": {"window_size": 10, "ttc": section}}
-    whole = place.search(body)
+    whole = lossy.search(body)
     assert whole.json()["ttc"]["applied"]
-    lost = losing(place, lambda request: b'"should":' in request.body and b'"terms":{"ttc.hash"' in request.body)
-    plain = place.search(body)
+    lost = losing(lossy, lambda request: b'"should":' in request.body and b'"terms":{"ttc.hash"' in request.body)
+    plain = lossy.search(body)
     assert lost
     assert plain.json()["_shards"]["failed"] == 0
     assert plain.json()["ttc"]["applied"] is False
     assert "lost shards" in plain.json()["ttc"]["reason"]
-    assert plain.ids == place.search(MATCH).ids
+    assert plain.ids == lossy.search(MATCH).ids
 
 
-def test_of_feedback(place: Place) -> None:
+def test_lost_shards_of_feedback_leave_the_plain_query(lossy: LossyStack) -> None:
     body = {"query": {"ttc": {"method": "rm3", "query_text": CATS, "params": {"tau": 1.0, "weight": 0.5}}}}
-    lost = losing(place, lambda request: b'"_source":["title","text"]' in request.body)
-    told = place.search(body).json()["ttc"]
+    lost = losing(lossy, lambda request: b'"_source":["title","text"]' in request.body)
+    told = lossy.search(body).json()["ttc"]
     assert lost
     assert told["applied"] is False
     assert "shards did not answer" in told["reason"]
-    place.relay.before = lambda _: None
-    sound = place.search(body).json()["ttc"]
+    lossy.relay.before = lambda _: None
+    sound = lossy.search(body).json()["ttc"]
     assert (sound["applied"], sound["kept"]) == (True, False)
     assert sound["terms"]
 
 
-def test_further_searches_are_run_as_the_callers_own(place: Place) -> None:
+def test_further_searches_are_run_as_the_callers_own(lossy: LossyStack) -> None:
     """Feedback by each shard's own statistics would be that of other documents."""
     body = {"query": {"ttc": {"method": "rm3", "query_text": f"{CATS} at night", "params": {"tau": 1.0}}}}
-    assert place.search(body).json()["ttc"]["kept"] is False
-    place.relay.passed.clear()
-    dfs = place.search(body, query="?search_type=dfs_query_then_fetch").json()["ttc"]
+    assert lossy.search(body).json()["ttc"]["kept"] is False
+    lossy.relay.passed.clear()
+    dfs = lossy.search(body, query="?search_type=dfs_query_then_fetch").json()["ttc"]
     assert dfs["kept"] is False
-    searches = [request.target for request in place.relay.passed if "/_search" in request.target]
+    searches = [request.target for request in lossy.relay.passed if "/_search" in request.target]
     assert len(searches) > 1
     assert all("search_type=dfs_query_then_fetch" in target for target in searches)
-    header = {"search_type": "dfs_query_then_fetch", "index": place.index}
-    several = call(place.gateway, "POST", "/_msearch", [header, body])
+    header = {"search_type": "dfs_query_then_fetch", "index": lossy.index}
+    several = call(lossy.gateway, "POST", "/_msearch", [header, body])
     assert several.json()["responses"][0]["ttc"]["kept"] is True

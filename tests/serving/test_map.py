@@ -11,7 +11,8 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderError
 from es_ttc.rescorers.spectral import DEFAULT_SCALES
 from tests.serving.client import search
-from tests.serving.conftest import Behind, corpus, make_index
+from tests.serving.conftest import SearchStack, make_index
+from tests.serving.corpus import corpus
 from tests.support.encoders import Wrapped
 from tests.support.gateway import gateway_to
 
@@ -43,9 +44,9 @@ def greatest(part: dict[str, Any], columns: int) -> Any:
         ("rr", {"reranker": "spectral", "reranker_params": {"scales": [2]}}),
     ],
 )
-def test_the_scores_are_the_greatest_cosines(behind: Behind, method: str, params: dict[str, Any]) -> None:
+def test_the_scores_are_the_greatest_cosines(stack: SearchStack, method: str, params: dict[str, Any]) -> None:
     asked = body(method=method, params=params) | {"_source": False}
-    reply = search(behind.gateway, behind.index, asked).json()
+    reply = search(stack.gateway, stack.index, asked).json()
     assert reply["ttc"]["took"]["map"] > 0
     scales = {"spectral": [1, 4, "mean"], "rr": [2]}.get(method, list(DEFAULT_SCALES))
     for hit in reply["hits"]["hits"]:
@@ -68,9 +69,9 @@ def test_the_scores_are_the_greatest_cosines(behind: Behind, method: str, params
         assert hit["_score"] * 2 - 1 == pytest.approx(found, abs=max(step, late_step) + 1e-4)
 
 
-def test_blend_shows_it_beside_its_signals_and_passages(behind: Behind) -> None:
-    plain = search(behind.gateway, behind.index, body(detail=True)).json()
-    reply = search(behind.gateway, behind.index, body(passages=1)).json()
+def test_blend_shows_it_beside_its_signals_and_passages(stack: SearchStack) -> None:
+    plain = search(stack.gateway, stack.index, body(detail=True)).json()
+    reply = search(stack.gateway, stack.index, body(passages=1)).json()
     for hit, without in zip(reply["hits"]["hits"], plain["hits"]["hits"], strict=True):
         shown = hit["_ttc"].pop("map")
         [passage] = hit["_ttc"].pop("passages")
@@ -85,21 +86,21 @@ def test_blend_shows_it_beside_its_signals_and_passages(behind: Behind) -> None:
         assert (shown["fields"].index(passage["field"]), passage["start"]) in starts
 
 
-def test_the_engines_order_can_be_kept_and_a_document_without_text_has_no_map(behind: Behind) -> None:
+def test_the_engines_order_can_be_kept_and_a_document_without_text_has_no_map(stack: SearchStack) -> None:
     asked = {"query": {"bool": {"should": [QUERY, {"terms": {"_id": ["d7", "d8"], "boost": 2}}]}}, "size": 60}
-    native = search(behind.engine, behind.index, asked)
+    native = search(stack.engine, stack.index, asked)
     kept = {"candidates": {"knn": 0}, "score_mode": "total", "rescore_query_weight": 0, "query_text": "cats"}
-    reply = search(behind.gateway, behind.index, body(**kept) | asked)
+    reply = search(stack.gateway, stack.index, body(**kept) | asked)
     assert "d7" in reply.ids
     assert (reply.ids, reply.scores) == (native.ids, native.scores)
     assert [hit["_id"] for hit in reply.json()["hits"]["hits"] if "map" not in hit["_ttc"]] == ["d7"]
 
 
 def test_the_page_stays_where_there_is_no_map(
-    behind: Behind, index_name: str, encoder: Encoder, engine_url: str
+    stack: SearchStack, index_name: str, encoder: Encoder, engine_url: str
 ) -> None:
     make_index(engine_url, index_name, encoder, tokens="none")
-    reply = search(behind.gateway, index_name, body(method="dense"))
+    reply = search(stack.gateway, index_name, body(method="dense"))
     assert reply.status == 200
     assert "[ttc.offsets, ttc.tokens]" in reply.json()["ttc"]["map"]["reason"]
     assert all("map" not in hit["_ttc"] for hit in reply.json()["hits"]["hits"])
@@ -114,9 +115,9 @@ class _PooledOnly(Wrapped):
         return self.encoder.encode(texts, role=role, tokens=tokens, max_tokens=max_tokens)
 
 
-def test_without_the_querys_tokens_the_scales_remain(behind: Behind, encoder: Encoder) -> None:
-    with gateway_to(behind.engine, _PooledOnly(encoder)) as url:
-        reply = search(url, behind.index, body(method="dense"))
+def test_without_the_querys_tokens_the_scales_remain(stack: SearchStack, encoder: Encoder) -> None:
+    with gateway_to(stack.engine, _PooledOnly(encoder)) as url:
+        reply = search(url, stack.index, body(method="dense"))
     for hit in reply.json()["hits"]["hits"]:
         assert "late" not in hit["_ttc"]["map"]
         assert math.isfinite(hit["_ttc"]["map"]["spectral"]["high"])

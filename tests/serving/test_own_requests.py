@@ -14,35 +14,35 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.logs import configure_logs
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, corpus, make_index, write
+from tests.serving.conftest import SearchStack, make_index, write
+from tests.serving.corpus import CATS, corpus
 
-CATS = "which cat drinks milk?"
-TWIN = {"title": "The cat", "text": "A cat drinks milk.", "anyway": "creature"}
+TWIN = {"title": "The cat", "text": "A cat drinks milk.", "kind": "animal"}
 MANY = ["number", *(f"n{number}" for number in range(97))]
 FARMER = {"match": {"text": "farmer"}}
 
 
 @pytest.fixture(scope="module")
-def place(behind: Behind, encoder: Encoder) -> Iterator[Behind]:
+def place(stack: SearchStack, encoder: Encoder) -> Iterator[SearchStack]:
     """The corpus with twelve documents of equal text, which the words of the query miss, and a family of documents."""
     name = f"test-own-{uuid.uuid4().hex[:8]}"
-    spec = make_index(behind.engine, name, encoder, shards=1, documents=[])
+    spec = make_index(stack.engine, name, encoder, shards=1, documents=[])
     family = {"type": "join", "relations": {"parent": "child"}}
     numbers = {name: {"type": "integer"} for name in MANY}
     fields = {"properties": {"family": family, "suggest": {"type": "completion"}, **numbers}}
-    assert call(behind.engine, "PUT", f"/{name}/_mapping", fields).status == 200
+    assert call(stack.engine, "PUT", f"/{name}/_mapping", fields).status == 200
     documents = [{**one, "family": "parent", "suggest": one["title"]} for one in corpus()]
     documents += [{**TWIN, "_id": f"copy-{number}", "number": 100 + number} for number in range(12)]
-    asyncio.run(write(behind.engine, name, encoder, documents))
+    asyncio.run(write(stack.engine, name, encoder, documents))
     for number in range(18):
         child = {"family": {"name": "child", "parent": f"d{number}"}, "age": number}
-        assert call(behind.engine, "PUT", f"/{name}/_doc/child{number}?routing=d{number}", child).status == 201
-    call(behind.engine, "POST", f"/{name}/_refresh")
-    yield replace(behind, index=name, spec=spec)
-    call(behind.engine, "DELETE", f"/{name}")
+        assert call(stack.engine, "PUT", f"/{name}/_doc/child{number}?routing=d{number}", child).status == 201
+    call(stack.engine, "POST", f"/{name}/_refresh")
+    yield replace(stack, index=name, spec=spec)
+    call(stack.engine, "DELETE", f"/{name}")
 
 
-def ranked(place: Behind, **body: Any) -> Reply:
+def ranked(place: SearchStack, **body: Any) -> Reply:
     url = body.pop("url", "")
     window = body.pop("window_size", 20)
     section = {"query_text": CATS, **body.pop("ttc", {})}
@@ -59,7 +59,7 @@ def copies(ids: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     "more", [{}, {"explain": True}, {"size": 20}, {"window_size": 60, "size": 40}, {"_source": False}]
 )
-def test_documents_of_equal_text_that_join_are_there_once_each(place: Behind, more: dict[str, Any]) -> None:
+def test_documents_of_equal_text_that_join_are_there_once_each(place: SearchStack, more: dict[str, Any]) -> None:
     for _ in range(2):
         reply = ranked(place, **more)
         ids = reply.ids
@@ -70,7 +70,7 @@ def test_documents_of_equal_text_that_join_are_there_once_each(place: Behind, mo
             assert len(copies(ids)) >= 3
 
 
-def test_documents_of_equal_text_that_join_in_an_msearch(place: Behind) -> None:
+def test_documents_of_equal_text_that_join_in_an_msearch(place: SearchStack) -> None:
     body = {"query": FARMER, "size": 20, "rescore": {"window_size": 20, "ttc": {"query_text": CATS}}}
     reply = call(place.gateway, "POST", "/_msearch", [{"index": place.index}, body] * 2)
     for response in reply.json()["responses"]:
@@ -79,7 +79,7 @@ def test_documents_of_equal_text_that_join_in_an_msearch(place: Behind) -> None:
         assert copies(ids) == [f"copy-{number}" for number in range(12)]
 
 
-def test_a_document_whose_twin_is_in_the_window_joins(place: Behind) -> None:
+def test_a_document_whose_twin_is_in_the_window_joins(place: SearchStack) -> None:
     """The window holds one of the twelve."""
     query = {"bool": {"should": [FARMER, {"constant_score": {"filter": {"ids": {"values": ["copy-3"]}}, "boost": 50}}]}}
     for size in (5, 20):
@@ -93,7 +93,7 @@ FAMILY = {"has_child": {"type": "child", "query": {"match_all": {}}, "inner_hits
 
 @pytest.mark.parametrize("query", [FAMILY, {"bool": {"must": [{"match": {"text": "cat farmer child"}}, FAMILY]}}])
 @pytest.mark.parametrize("url", ["", "?allow_partial_search_results=false"])
-def test_inner_hits_of_children(place: Behind, query: dict[str, Any], url: str) -> None:
+def test_inner_hits_of_children(place: SearchStack, query: dict[str, Any], url: str) -> None:
     plain = search(place.engine, place.index, {"query": query, "size": 20})
     assert len(plain.ids) > 10
     reply = ranked(place, url=url, query=query, size=5, window_size=100)
@@ -106,7 +106,7 @@ def test_inner_hits_of_children(place: Behind, query: dict[str, Any], url: str) 
         assert hit["inner_hits"]["child"]["hits"]["total"] == inner[hit["_id"]]["child"]["hits"]["total"]
 
 
-def unranked(place: Behind, reply: Reply, plain: dict[str, Any]) -> None:
+def unranked(place: SearchStack, reply: Reply, plain: dict[str, Any]) -> None:
     expected = search(place.engine, place.index, plain)
     assert expected.status == 200, expected.body
     assert reply.ids == expected.ids
@@ -115,7 +115,7 @@ def unranked(place: Behind, reply: Reply, plain: dict[str, Any]) -> None:
     assert "the engine refused" in reply.json()["ttc"]["reason"]
 
 
-def test_docvalue_fields_up_to_the_limit_of_the_engine(place: Behind) -> None:
+def test_docvalue_fields_up_to_the_limit_of_the_engine(place: SearchStack) -> None:
     plain = {"query": FARMER, "size": 5, "docvalue_fields": MANY}
     reply = ranked(place, **plain)
     unranked(place, reply, plain)
@@ -124,7 +124,7 @@ def test_docvalue_fields_up_to_the_limit_of_the_engine(place: Behind) -> None:
     assert search(place.gateway, place.index, plain | failing).status == 400
 
 
-def test_clauses_up_to_the_limit_of_the_engine(place: Behind) -> None:
+def test_clauses_up_to_the_limit_of_the_engine(place: SearchStack) -> None:
     clauses = [{"match": {"text": f"word{number}"}} for number in range(1023)]
     plain = {"query": {"bool": {"should": [FARMER, *clauses]}}, "size": 5}
     expected = search(place.engine, place.index, plain)
@@ -136,7 +136,7 @@ def test_clauses_up_to_the_limit_of_the_engine(place: Behind) -> None:
             assert reply.ids == expected.ids
 
 
-def test_a_window_of_results_up_to_the_limit_of_the_index(place: Behind) -> None:
+def test_a_window_of_results_up_to_the_limit_of_the_index(place: SearchStack) -> None:
     setting = {"index.max_result_window": 50}
     try:
         assert call(place.engine, "PUT", f"/{place.index}/_settings", setting).status == 200
@@ -155,7 +155,7 @@ def test_a_window_of_results_up_to_the_limit_of_the_index(place: Behind) -> None
         call(place.engine, "PUT", f"/{place.index}/_settings", {"index.max_result_window": None})
 
 
-def test_one_refused_search_of_an_msearch(place: Behind) -> None:
+def test_one_refused_search_of_an_msearch(place: SearchStack) -> None:
     fields = MANY
     body = {"query": FARMER, "size": 5, "rescore": {"ttc": {"query_text": CATS}}}
     bodies = [body | {"docvalue_fields": fields}, body, body | {"query": {"range": {"number": {"gte": "x"}}}}]
@@ -169,7 +169,7 @@ def test_one_refused_search_of_an_msearch(place: Behind) -> None:
     assert third["status"] == 400
 
 
-def test_a_completion_suggester_beside_a_wide_window(place: Behind) -> None:
+def test_a_completion_suggester_beside_a_wide_window(place: SearchStack) -> None:
     suggest = {"titles": {"prefix": "The c", "completion": {"field": "suggest", "size": 3}}}
     body = {"query": FARMER, "size": 5, "suggest": suggest, "_source": ["number"]}
     plain = search(place.engine, place.index, body).json()["suggest"]
@@ -180,7 +180,7 @@ def test_a_completion_suggester_beside_a_wide_window(place: Behind) -> None:
         assert reply.json()["suggest"] == plain
 
 
-def test_parts_of_hits_that_only_the_gateway_asks_for(place: Behind) -> None:
+def test_parts_of_hits_that_only_the_gateway_asks_for(place: SearchStack) -> None:
     reply = ranked(place, highlight={"fields": {"*": {}}}, window_size=100)
     shown = [hit.get("highlight", {}).keys() for hit in reply.json()["hits"]["hits"]]
     assert all(names <= {"text", "title"} for names in shown)
@@ -204,7 +204,7 @@ def test_parts_of_hits_that_only_the_gateway_asks_for(place: Behind) -> None:
         "search_type=dfs_query_then_fetch",
     ],
 )  # fmt: skip
-def test_url_parameters_that_do_not_say_what_is_found(place: Behind, param: str) -> None:
+def test_url_parameters_that_do_not_say_what_is_found(place: SearchStack, param: str) -> None:
     plain = search(place.engine, place.index, {"query": FARMER, "size": 20}, f"?{param}")
     if plain.status != 200:
         return  # this engine has no such parameter
@@ -219,7 +219,7 @@ def test_url_parameters_that_do_not_say_what_is_found(place: Behind, param: str)
         } - without
 
 
-def test_the_first_hits_are_the_same_on_a_page_of_any_size(place: Behind) -> None:
+def test_the_first_hits_are_the_same_on_a_page_of_any_size(place: SearchStack) -> None:
     """The window ends where the caller says; the hits after it follow in the engine's order."""
     pages = [ranked(place, size=size, window_size=20) for size in (10, 20, 30, 60)]
     assert len({tuple(page.ids[:10]) for page in pages}) == 1
@@ -230,7 +230,7 @@ def test_the_first_hits_are_the_same_on_a_page_of_any_size(place: Behind) -> Non
     assert pages[3].json()["hits"]["total"]["value"] == len(pages[3].ids) > len(first)
 
 
-def test_collapse_with_a_native_rescorer_and_a_section(place: Behind) -> None:
+def test_collapse_with_a_native_rescorer_and_a_section(place: SearchStack) -> None:
     native = {"window_size": 10, "query": {"rescore_query": {"match": {"text": "snow"}}}}
     section = {"window_size": 40, "ttc": {"query_text": CATS}}
     body = {"query": FARMER, "collapse": {"field": "group.keyword"}, "rescore": [native, section], "size": 20}
@@ -241,13 +241,13 @@ def test_collapse_with_a_native_rescorer_and_a_section(place: Behind) -> None:
     assert len(groups) == len(set(groups)) == 8  # seven, and the documents without one
 
 
-def scored_windows(place: Behind) -> float:
+def scored_windows(place: SearchStack) -> float:
     text = call(place.gateway, "GET", "/_ttc/metrics").body.decode()
     [count] = [line for line in text.splitlines() if line.startswith('es_ttc_stage_seconds_count{stage="score"}')]
     return float(count.rpartition(" ")[2])
 
 
-def test_a_window_that_is_ranked_twice_is_counted_once(place: Behind) -> None:
+def test_a_window_that_is_ranked_twice_is_counted_once(place: SearchStack) -> None:
     """Documents of equal text on the page make the gateway rank complete hits after bare ones."""
     assert copies(ranked(place).ids)
     before = scored_windows(place)
@@ -255,7 +255,7 @@ def test_a_window_that_is_ranked_twice_is_counted_once(place: Behind) -> None:
     assert scored_windows(place) == before + 1
 
 
-def test_a_request_that_is_answered_with_an_error_is_not_logged_as_applied(place: Behind) -> None:
+def test_a_request_that_is_answered_with_an_error_is_not_logged_as_applied(place: SearchStack) -> None:
     logged = io.StringIO()
     configure_logs(logging.DEBUG)
     handler = logging.getLogger().handlers[0]

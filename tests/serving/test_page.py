@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from es_ttc.serving.request.section import ScoreMode
-from es_ttc.serving.rescore.page import below, combine, explained, rank, without_guard
+from es_ttc.serving.rescore.page import explained, without_guard
+from es_ttc.serving.rescore.ranking import below, combine, rank
 
 scores = st.floats(0, 1e6, width=32)
 

@@ -65,7 +65,7 @@ def test_json_survives_whatever_a_document_may_hold(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"a":NaN}', b"[Infinity]", b"[" * 100_000, b"\xff\xfe"])
-def test_what_is_no_json_is_a_value_error(raw: bytes) -> None:
+def test_decode_invalid_json_is_a_value_error(raw: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whichever of its kinds
         jsonio.loads(raw)
 

@@ -14,7 +14,7 @@ import pytest
 from es_ttc.serving.http import raw_request
 from es_ttc.serving.request import request
 from tests.serving.client import Reply, call
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.support.gateway import gateway_to
 
 _TIMES = re.compile(rb'"took":\d+')
@@ -63,11 +63,11 @@ REQUESTS: list[tuple[str, str, Any, dict[str, str]]] = [
 
 @pytest.mark.parametrize(("method", "target", "body", "headers"), REQUESTS)
 def test_an_answer_is_the_engines_byte_for_byte(
-    behind: Behind, method: str, target: str, body: Any, headers: dict[str, str]
+    stack: SearchStack, method: str, target: str, body: Any, headers: dict[str, str]
 ) -> None:
-    target = target.replace("{index}", behind.index)
-    direct = call(behind.engine, method, target, body, headers)
-    through = call(behind.gateway, method, target, body, headers)
+    target = target.replace("{index}", stack.index)
+    direct = call(stack.engine, method, target, body, headers)
+    through = call(stack.gateway, method, target, body, headers)
     assert through.status == direct.status
     assert _body(through) == _body(direct)
     framing = {"content-length", "transfer-encoding"} if _TIMES.search(direct.body) or _gzipped(direct) else set()
@@ -87,25 +87,25 @@ def _kept(reply: Reply, framing: set[str]) -> dict[str, str]:
     return {name: value for name, value in reply.headers.items() if name not in framing | _OURS}
 
 
-def test_writing_in_chunks_and_compressed(behind: Behind, index_name: str) -> None:
+def test_writing_in_chunks_and_compressed(stack: SearchStack, index_name: str) -> None:
     lines = b"".join(b'{"index":{"_id":"%d"}}\n{"number":%d}\n' % (number, number) for number in range(500))
     target = f"/{index_name}/_bulk?refresh=true"
     chunks = [lines[start : start + 1000] for start in range(0, len(lines), 1000)]
-    chunked = call(behind.gateway, "POST", target, chunks, NDJSON)
+    chunked = call(stack.gateway, "POST", target, chunks, NDJSON)
     assert chunked.json()["errors"] is False
-    zipped = call(behind.gateway, "POST", target, gzip.compress(lines), NDJSON | {"content-encoding": "gzip"})
+    zipped = call(stack.gateway, "POST", target, gzip.compress(lines), NDJSON | {"content-encoding": "gzip"})
     assert zipped.json()["errors"] is False
-    assert call(behind.engine, "GET", f"/{index_name}/_count").json()["count"] == 500
-    assert call(behind.gateway, "DELETE", f"/{index_name}").json() == {"acknowledged": True}
-    assert call(behind.engine, "HEAD", f"/{index_name}").status == 404
+    assert call(stack.engine, "GET", f"/{index_name}/_count").json()["count"] == 500
+    assert call(stack.gateway, "DELETE", f"/{index_name}").json() == {"acknowledged": True}
+    assert call(stack.engine, "HEAD", f"/{index_name}").status == 404
 
 
-def test_a_client_may_wait_for_100_continue(behind: Behind) -> None:
-    parts = urlsplit(behind.gateway)
+def test_a_client_may_wait_for_100_continue(stack: SearchStack) -> None:
+    parts = urlsplit(stack.gateway)
     body = b'{"size":1}'
     with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=20) as connection:
         head = (
-            f"POST /{behind.index}/_search HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            f"POST /{stack.index}/_search HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nexpect: 100-continue\r\nconnection: close\r\n\r\n"
         )
         connection.sendall(head.encode())
@@ -115,11 +115,11 @@ def test_a_client_may_wait_for_100_continue(behind: Behind) -> None:
             assert answer.readline().startswith(b"HTTP/1.1 200")
 
 
-def test_ids_of_requests(behind: Behind) -> None:
-    assert call(behind.gateway, "GET", "/", headers={"x-request-id": "abc"}).headers["x-request-id"] == "abc"
-    opaque = call(behind.gateway, "GET", "/", headers={"x-opaque-id": "op"})
+def test_request_ids_are_passed_on_or_made(stack: SearchStack) -> None:
+    assert call(stack.gateway, "GET", "/", headers={"x-request-id": "abc"}).headers["x-request-id"] == "abc"
+    opaque = call(stack.gateway, "GET", "/", headers={"x-opaque-id": "op"})
     assert opaque.headers["x-request-id"] == opaque.headers["x-opaque-id"] == "op"
-    assert len(call(behind.gateway, "GET", "/").headers["x-request-id"]) == 32
+    assert len(call(stack.gateway, "GET", "/").headers["x-request-id"]) == 32
 
 
 @contextmanager
@@ -225,31 +225,31 @@ def test_too_many_at_once_are_refused() -> None:
         first.join(10)
 
 
-def test_a_search_body_beyond_the_limit_is_a_413(behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_body_beyond_the_limit_is_a_413(stack: SearchStack, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (raw_request, request):
         monkeypatch.setattr(module, "MAX_BODY", 2**20)
-    with gateway_to(behind.engine) as gateway:
+    with gateway_to(stack.engine) as gateway:
         body = b'{"query":{"match":{"text":"' + b"cat " * 300_000 + b'"}},"rescore":{"ttc":{}}}'
         for headers, sent in ((JSON, body), (JSON | {"content-encoding": "gzip"}, gzip.compress(body))):
-            reply = call(gateway, "POST", f"/{behind.index}/_search", sent, headers)
+            reply = call(gateway, "POST", f"/{stack.index}/_search", sent, headers)
             assert reply.status == 413
             assert "1048576 bytes" in reply.reason
 
 
-def test_the_gateways_own_pages(behind: Behind) -> None:
-    info = call(behind.gateway, "GET", "/_ttc/").json()
+def test_gateway_pages_are_served(stack: SearchStack) -> None:
+    info = call(stack.gateway, "GET", "/_ttc/").json()
     for target in ("/_ttc", "/_ttc/?pretty=false", "/_ttc/?pretty"):
-        reply = call(behind.gateway, "GET", target)
+        reply = call(stack.gateway, "GET", target)
         assert (reply.json(), b"\n" in reply.body) == (info, target.endswith("pretty"))
-    version = call(behind.engine, "GET", "/").json()["version"]["number"]
-    assert info["engine"] == {"product": behind.product, "version": version, "supported": True}  # not its address
+    version = call(stack.engine, "GET", "/").json()["version"]["number"]
+    assert info["engine"] == {"product": stack.product, "version": version, "supported": True}  # not its address
     assert "spectral" in info["methods"]
-    assert call(behind.gateway, "GET", "/_ttc/ready").json() == {"ready": True, "engine": True, "encoder": True}
-    metrics = call(behind.gateway, "GET", "/_ttc/metrics")
+    assert call(stack.gateway, "GET", "/_ttc/ready").json() == {"ready": True, "engine": True, "encoder": True}
+    metrics = call(stack.gateway, "GET", "/_ttc/metrics")
     assert metrics.headers["content-type"].startswith("text/plain")
     for name in (b"es_ttc_requests_total", b"TYPE es_ttc_stage_seconds histogram", b"es_ttc_feature_cache_bytes"):
         assert name in metrics.body
     for method, target, status in (("GET", "/_ttc/nothing", 404), ("PUT", "/_ttc/health", 405)):
-        nothing = call(behind.gateway, method, target)
+        nothing = call(stack.gateway, method, target)
         assert nothing.status == nothing.json()["status"] == status
         assert nothing.json()["error"]["root_cause"]

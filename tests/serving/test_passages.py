@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.serving.client import search
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 
 ON_ONE_ENGINE = True
 
@@ -20,8 +20,8 @@ def body(highlight: Any = None, **section: Any) -> dict[str, Any]:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("method", ["blend", "dense", "hybrid"])
-def test_every_method_has_passages_of_the_hits_own_fields(behind: Behind, method: str) -> None:
-    reply = search(behind.gateway, behind.index, body(method=method, passages=2)).json()
+def test_every_method_has_passages_of_the_hits_own_fields(stack: SearchStack, method: str) -> None:
+    reply = search(stack.gateway, stack.index, body(method=method, passages=2)).json()
     assert reply["ttc"]["applied"] is True
     assert reply["ttc"]["took"]["passages"] > 0
     for hit in reply["hits"]["hits"]:
@@ -40,10 +40,10 @@ def unmarked(hit: dict[str, Any]) -> str:
 
 
 @pytest.mark.engine
-def test_fragments_mark_whole_words_of_the_text(behind: Behind) -> None:
+def test_fragments_mark_whole_words_of_the_text(stack: SearchStack) -> None:
     highlight = {"fields": {"text": MARKED, "title": {"type": "plain"}}, "require_field_match": False}
     fields = {"_source": False, "fields": ["title"]}
-    reply = search(behind.gateway, behind.index, body(highlight) | fields).json()
+    reply = search(stack.gateway, stack.index, body(highlight) | fields).json()
     # The two best hits are close, and change places with the statistics of the words.
     text = "Our cat drinks milk, and the farmer watches it for 5 hours."
     [first] = [hit for hit in reply["hits"]["hits"] if unmarked(hit) in text]
@@ -59,22 +59,22 @@ def test_fragments_mark_whole_words_of_the_text(behind: Behind) -> None:
 
 
 @pytest.mark.engine
-def test_text_is_escaped_as_html_and_the_caller_s_own_fields_stay(behind: Behind) -> None:
+def test_text_is_escaped_as_html_and_the_caller_s_own_fields_stay(stack: SearchStack) -> None:
     highlight = {"type": "ttc", "encoder": "html", "fields": [{"text": {}}]}
-    for hit in search(behind.gateway, behind.index, body(highlight) | {"fields": ["te*"]}).json()["hits"]["hits"]:
+    for hit in search(stack.gateway, stack.index, body(highlight) | {"fields": ["te*"]}).json()["hits"]["hits"]:
         assert hit["fields"]["text"] == [hit["_source"]["text"]]
         assert "<em>" in hit["highlight"]["text"][0]
 
 
 @pytest.mark.engine
-def test_a_field_without_token_vectors_is_named(behind: Behind) -> None:
-    reply = search(behind.gateway, behind.index, body({"fields": {"group": {"type": "ttc"}}}))
+def test_a_field_without_token_vectors_is_named(stack: SearchStack) -> None:
+    reply = search(stack.gateway, stack.index, body({"fields": {"group": {"type": "ttc"}}}))
     assert (reply.status, "names [group], which has no token vectors" in reply.reason) == (400, True), reply.body
 
 
 @pytest.mark.engine
-def test_top_hits_would_show_the_texts_too(behind: Behind) -> None:
+def test_top_hits_would_show_the_texts_too(stack: SearchStack) -> None:
     aggregation = {"aggs": {"groups": {"terms": {"field": "group"}, "aggs": {"best": {"top_hits": {}}}}}}
-    reply = search(behind.gateway, behind.index, body({"fields": {"text": MARKED}}) | aggregation)
+    reply = search(stack.gateway, stack.index, body({"fields": {"text": MARKED}}) | aggregation)
     assert reply.status == 400
     assert "[top_hits]" in reply.json()["error"]["reason"]

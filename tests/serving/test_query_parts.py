@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ttc.serving.rescore.page import stretched
-from es_ttc.serving.rescore.query_parts import QueryParts, UndividedQuery, query_parts, without_parts
+from es_ttc.serving.plan.query_parts import QueryParts, UndividedQuery, query_parts, without_parts
+from es_ttc.serving.rescore.ranking import stretched
 
 TEXT = "garlic press KET-12345"
 WORDS: dict[str, Any] = {"match": {"text": TEXT}}

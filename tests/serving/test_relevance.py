@@ -12,13 +12,13 @@ import pytest
 from es_ttc.cli.app import run
 from es_ttc.encoders.base import Encoder
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import ANIMALS, DEEDS, Behind
+from tests.serving.conftest import SearchStack
+from tests.serving.corpus import ANIMALS, CATS, DEEDS
 from tests.serving.test_agents import agent_of, ask
 from tests.support.gateway import gateway_to
 
 ON_ONE_ENGINE = True
 
-CAT = "which cat drinks milk?"
 GIBBERISH = "qwjx zzkv pflom"
 LEAST = 0.3
 
@@ -44,19 +44,21 @@ def judged(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fitted(behind: Behind, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fitted]:
+def fitted(stack: SearchStack, encoder: Encoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fitted]:
     folder = tmp_path_factory.mktemp("relevance")
     file, report, data = folder / "relevance.json", folder / "report", str(judged(folder / "data"))
-    arguments = ["calibrate", "relevance", behind.index, data, "--engine", behind.engine, "--encoder", "minilm@onnx"]
+    arguments = ["calibrate", "relevance", stack.index, data, "--engine", stack.engine, "--encoder", "minilm@onnx"]
     assert run([*arguments, "--sample", "20", "--out", str(file)]) == 1  # too few
     assert not file.exists()
     assert run([*arguments, "--out", str(file), "--report", str(report)]) == 0
     assert "<svg" in (report / "index.html").read_text()
-    with gateway_to(behind.engine, encoder, tuned=(file,)) as gateway:
-        yield Fitted(gateway, behind.index, file)
+    with gateway_to(stack.engine, encoder, tuned=(file,)) as gateway:
+        yield Fitted(gateway, stack.index, file)
 
 
-def asked(fitted: Fitted, text: str = CAT, size: int = 10, body: dict[str, Any] | None = None, **section: Any) -> Reply:
+def asked(
+    fitted: Fitted, text: str = CATS, size: int = 10, body: dict[str, Any] | None = None, **section: Any
+) -> Reply:
     query = {"query": {"match": {"text": text}}, "size": size, "rescore": {"ttc": section}}
     return search(fitted.gateway, fitted.index, {**query, **(body or {})})
 
@@ -108,7 +110,7 @@ def test_a_least_relevance_bounds_pages_and_totals(fitted: Fitted, collapse: boo
         assert (told["hits"], told["cut"]) == (len(kept), len(every) - len(kept))
         found += reply.ids
     assert found == wanted
-    search = {"query": {"match": {"text": CAT}}, "size": 2, "rescore": {"ttc": {"min_relevance": LEAST}}}
+    search = {"query": {"match": {"text": CATS}}, "size": 2, "rescore": {"ttc": {"min_relevance": LEAST}}}
     for hit, left_out in ((kept[-1], False), (next(hit for hit in every if hit not in kept), True)):
         body = {"index": fitted.index, "id": hit["_id"], "search": search}
         why = call(fitted.gateway, "POST", "/_ttc/explain", body).json()
@@ -124,8 +126,8 @@ def group(hit: dict[str, Any]) -> str:
 def test_nothing_here_is_an_empty_page(fitted: Fitted) -> None:
     hits = asked(fitted, GIBBERISH, min_relevance=LEAST).json()["hits"]
     assert (hits["total"]["value"], hits["max_score"], hits["hits"]) == (0, None, [])
-    filtered = {"query": {"bool": {"must": [{"match": {"text": CAT}}], "filter": [{"term": {"_id": "d4"}}]}}}
-    alone = asked(fitted, body=filtered, relevance=True, query_text=CAT)
+    filtered = {"query": {"bool": {"must": [{"match": {"text": CATS}}], "filter": [{"term": {"_id": "d4"}}]}}}
+    alone = asked(fitted, body=filtered, relevance=True, query_text=CATS)
     assert relevances(alone)[0] > 2 * max(relevances(asked(fitted, GIBBERISH, relevance=True)))
     two = [{"ttc": {"min_relevance": LEAST}}, {"window_size": 5, "ttc": {"method": "maxsim"}}]
     several = asked(fitted, body={"rescore": two})
@@ -134,7 +136,7 @@ def test_nothing_here_is_an_empty_page(fitted: Fitted) -> None:
 
 async def test_an_agent_is_told_that_there_is_nothing(fitted: Fitted) -> None:
     async with agent_of(fitted.gateway) as client:
-        found = await ask(client, "search", index=fitted.index, query=CAT, min_relevance=LEAST)
+        found = await ask(client, "search", index=fitted.index, query=CATS, min_relevance=LEAST)
         assert all(hit["relevance"] >= LEAST for hit in found["hits"])
         assert (found["total"], found["nothing_here"]) == (len(found["hits"]), None)
         nothing = await ask(client, "search", index=fitted.index, query=GIBBERISH, min_relevance=LEAST)
@@ -155,7 +157,7 @@ def test_without_a_calibration_there_is_no_relevance(
     fitted: Fitted, target: str, section: dict[str, Any], words: str
 ) -> None:
     path = f"/{target.format(index=fitted.index)}/_search".replace("//", "/")
-    body = {"query": {"match": {"text": CAT}}, "rescore": {"ttc": section}}
+    body = {"query": {"match": {"text": CATS}}, "rescore": {"ttc": section}}
     reply = call(fitted.gateway, "POST", path, body)
     assert reply.status == 400
     assert words.format(index=fitted.index) in reply.reason
@@ -163,7 +165,7 @@ def test_without_a_calibration_there_is_no_relevance(
 
 
 def test_a_gateway_without_the_calibration_answers_with_the_first_pass(fitted: Fitted) -> None:
-    query = {"query": {"match": {"text": CAT}}}
+    query = {"query": {"match": {"text": CATS}}}
     path = f"/{fitted.index},no-such/_search?ignore_unavailable=true"
     reply = call(fitted.gateway, "POST", path, query | {"rescore": {"ttc": {"min_relevance": LEAST}}})
     assert (reply.status, reply.json()["ttc"]["applied"]) == (200, False)
@@ -172,9 +174,9 @@ def test_a_gateway_without_the_calibration_answers_with_the_first_pass(fitted: F
 
 
 @pytest.mark.parametrize("target", ["{index}-alias", "%3C{index}-alias%3E", "{index}*"])
-def test_another_name_of_one_index_has_its_calibration(fitted: Fitted, behind: Behind, target: str) -> None:
+def test_another_name_of_one_index_has_its_calibration(fitted: Fitted, stack: SearchStack, target: str) -> None:
     alias = {"index": fitted.index, "alias": f"{fitted.index}-alias"}
-    assert call(behind.engine, "POST", "/_aliases", {"actions": [{"add": alias}]}).status == 200
-    body = {"query": {"match": {"text": CAT}}, "rescore": {"ttc": {"relevance": True}}}
+    assert call(stack.engine, "POST", "/_aliases", {"actions": [{"add": alias}]}).status == 200
+    body = {"query": {"match": {"text": CATS}}, "rescore": {"ttc": {"relevance": True}}}
     reply = call(fitted.gateway, "POST", f"/{target.format(index=fitted.index)}/_search", body)
     assert relevances(reply) == relevances(asked(fitted, relevance=True))

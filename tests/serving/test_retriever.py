@@ -7,12 +7,13 @@ from jsonschema_rs import Draft202012Validator
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.serving.admin.search_schema import search_body_schema
-from es_ttc.serving.rescore.plan import plan_search, with_rescore
+from es_ttc.serving.plan.items import with_rescore
+from es_ttc.serving.plan.plan import plan_search
 from tests.serving.client import call, search
-from tests.serving.conftest import Behind
-from tests.support.kept import Kept
+from tests.serving.conftest import SearchStack
+from tests.serving.corpus import CATS
+from tests.support.per_engine import PerEngine
 
-CATS = "which cat drinks milk?"
 MATCH: dict[str, Any] = {"match": {"text": CATS}}
 STANDARD: dict[str, Any] = {"standard": {"query": MATCH, "filter": {"range": {"number": {"lt": 40}}}}}
 RESCORER: dict[str, Any] = {
@@ -25,13 +26,13 @@ NEAREST: dict[str, Any] = {"knn": {"field": "ttc.vector", "query_text": CATS, "k
 
 
 @pytest.fixture
-def shop(elasticsearch_url: str, all_behind: Kept[Behind]) -> Behind:
-    return all_behind.of(elasticsearch_url)
+def shop(elasticsearch_url: str, all_stacks: PerEngine[SearchStack]) -> SearchStack:
+    return all_stacks.of(elasticsearch_url)
 
 
 @pytest.mark.parametrize(("retriever", "window"), [(STANDARD, None), (RESCORER, 7), (NEAREST, 20)])
 def test_the_first_hits_of_a_retriever_are_the_window(
-    shop: Behind, retriever: dict[str, Any], window: int | None
+    shop: SearchStack, retriever: dict[str, Any], window: int | None
 ) -> None:
     body = {"retriever": retriever, "size": 5, "aggs": {"groups": {"terms": {"field": "group.keyword"}}}}
     plain = search(shop.gateway, shop.index, body).json()
@@ -54,7 +55,7 @@ def test_the_first_hits_of_a_retriever_are_the_window(
     assert len(pages[1]) == min(5, found["ttc"]["window"] - 5)
 
 
-def test_what_a_retriever_cannot_have(shop: Behind) -> None:
+def test_retriever_with_candidates_or_a_rescore_beside_it(shop: SearchStack) -> None:
     ttc = {"method": "blend", "query_text": CATS}
     found = search(shop.gateway, shop.index, {"retriever": STANDARD, "ext": {"ttc": ttc}}).json()["ttc"]
     assert (found["applied"], found["candidates"]["joined"]) == (True, 0)
@@ -77,7 +78,7 @@ def test_what_a_retriever_cannot_have(shop: Behind) -> None:
         (None, "[ext.ttc]"),
     ],
 )
-def test_errors_name_the_place_in_ext(shop: Behind, section: Any, field: str) -> None:
+def test_errors_name_the_place_in_ext(shop: SearchStack, section: Any, field: str) -> None:
     body = {"retriever": STANDARD, "ext": {"ttc": section}}
     single = search(shop.gateway, shop.index, body)
     several = call(shop.gateway, "POST", "/_msearch", [{"index": shop.index}, body]).json()

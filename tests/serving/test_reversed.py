@@ -39,7 +39,7 @@ from tests.serving.conftest import SIDECAR_TOKEN, fill
 from tests.serving.writes.conftest import JSON, fill_pending, follow, unfollow
 from tests.support.encoders import prompted
 from tests.support.gateway import gateway_to
-from tests.support.kept import Kept
+from tests.support.per_engine import PerEngine
 
 TEXTS = (
     "The heron stands in shallow water. It waits for fish.",
@@ -69,20 +69,18 @@ def two_roles(folder: Path) -> Encoder:
 
 @pytest.fixture(scope="module")
 def spec(two_roles: Encoder) -> IndexSpec:
-    return IndexSpec(
-        two_roles.identity, text_fields=("text",), tokens="none", codec="float16", chunks=True, reversed=True
-    )
+    return IndexSpec(two_roles.identity, text_fields=("text",), tokens="none", chunks=True, reversed=True)
 
 
 @pytest.fixture(scope="module")
-def gateways(two_roles: Encoder) -> Iterator[Kept[str]]:
+def gateways(two_roles: Encoder) -> Iterator[PerEngine[str]]:
     settings: dict[str, Any] = {"write_timeout_ms": 60_000, "sidecar_token": SecretStr(SIDECAR_TOKEN)}
-    with Kept(lambda engine: gateway_to(engine, two_roles, **settings)) as kept:
-        yield kept
+    with PerEngine(lambda engine: gateway_to(engine, two_roles, **settings)) as per_engine:
+        yield per_engine
 
 
 @pytest.fixture
-def gateway(engine_url: str, gateways: Kept[str]) -> str:
+def gateway(engine_url: str, gateways: PerEngine[str]) -> str:
     return gateways.of(engine_url)
 
 
@@ -223,7 +221,7 @@ def test_whoever_writes_a_document_gets_them(
 
 def test_attach_with_chunks_adds_them(
     opensearch_url: str,
-    gateways: Kept[str],
+    gateways: PerEngine[str],
     index_name: str,
     folder: Path,
     two_roles: Encoder,

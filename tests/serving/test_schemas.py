@@ -29,7 +29,7 @@ from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.search import Searches
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import call, search
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.support.gateway import gateway_to
 
 ON_ONE_ENGINE = True
@@ -150,12 +150,12 @@ SECTIONS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.engine
 @pytest.mark.parametrize(("hook", "section"), SECTIONS)
-def test_the_schema_and_the_gateway_agree(hook: str, section: dict[str, Any], behind: Behind) -> None:
+def test_the_schema_and_the_gateway_agree(hook: str, section: dict[str, Any], stack: SearchStack) -> None:
     bodies: dict[str, dict[str, Any]] = {
         "rescore": {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": section}},
         "knn": {"knn": {"field": "ttc.vector", "query_text": "cat", "k": 3, "num_candidates": 9, "ttc": section}},
         "query": {"query": {"ttc": section}},
     }
     valid = Draft202012Validator(search_body_schema()).is_valid(bodies[hook])
-    reply = search(behind.gateway, behind.index, bodies[hook])
+    reply = search(stack.gateway, stack.index, bodies[hook])
     assert reply.status == (200 if valid else 400), reply.body

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.errors import InvalidRequest, MissingText, SeveralTexts
+from es_ttc.serving.plan.plan import SearchPlan, plan_search
 from es_ttc.serving.request.request import parse_params
-from es_ttc.serving.rescore.plan import SearchPlan, plan_search
 
 NATIVE = {"window_size": 50, "query": {"rescore_query": {"match": {"text": "b"}}}}
 GUARD: dict[str, Any] = {"match_none": {}}

@@ -1,6 +1,8 @@
-"""The ttc section: what it takes, and one sentence for whatever it does not."""
+"""The ttc section: what it takes and what it refuses; tests/golden has the wording."""
 
 import contextlib
+import math
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.rescorers import registry
 from es_ttc.serving.request.section import ScoreMode, milliseconds, parse_section
+from tests.serving.client import search
+from tests.serving.conftest import SearchStack
+
+ON_ONE_ENGINE = True
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -77,3 +84,38 @@ def test_deep_params_are_refused() -> None:
 )
 def test_times_are_the_engines(time: str, expected: float) -> None:
     assert milliseconds(time) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [{"query_weight": math.nan}, {"query_text": "\ud800"}, {"params": {"n": 2**70}}],
+)
+def test_values_that_no_json_of_an_engine_has_are_refused_in_a_section(section: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match=r"\[ttc"):
+        parse_section({"method": "spectral", **section})
+
+
+@pytest.mark.parametrize(
+    ("method", "raw", "words"),
+    [
+        ("spectral", {"scales": [math.nan]}, "a scale is a number"),
+        ("spectral", {"aggregation": "top_mean", "top_m": 2**70}, "are not JSON"),
+        ("spectral", {"roles": {1, 2}}, "are not JSON"),
+        ("spectral", None, "object"),
+        ("blend", {"signals": {"lexical": math.inf}}, "must be a number"),
+    ],
+)
+def test_values_that_no_json_of_an_engine_has_are_refused_in_parameters(method: str, raw: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(words)):
+        registry.parse_params(registry.load(method), raw)
+
+
+def test_a_language_model_that_is_not_configured_leaves_the_first_pass(stack: SearchStack) -> None:
+    ours = {"method": "rr", "params": {"reranker": "llm"}}
+    body = {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": ours}}
+    reply = search(stack.gateway, stack.index, body)
+    assert reply.ids == search(stack.engine, stack.index, {"query": body["query"]}).ids
+    assert reply.json()["ttc"]["applied"] is False
+    assert "ES_TTC_LLM_URL" in reply.json()["ttc"]["reason"]
+    ours["on_error"] = "fail"
+    assert "ES_TTC_LLM_URL" in search(stack.gateway, stack.index, body).reason

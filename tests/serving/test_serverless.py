@@ -23,7 +23,7 @@ from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import corpus
+from tests.serving.corpus import corpus
 from tests.serving.relay import Passed, relay
 from tests.support.gateway import gateway_to
 
@@ -87,7 +87,7 @@ async def test_an_index_of_ours_works_and_an_attached_one_is_refused(
                 False,
             )
             assert found.has(RANK_VECTORS)
-            spec = IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+            spec = IndexSpec(encoder.identity, max_tokens=64)
             await create_index(engine, index_name, spec)
             await ingest(engine, index_name, Inputs([Documents(corpus())]), encoder, dead_letters=DeadLetterList())
             await engine.refresh(index_name)

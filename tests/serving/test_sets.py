@@ -11,13 +11,13 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.rescorers.tuned import as_json
 from tests.serving.client import Reply, search
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
+from tests.serving.corpus import EVERYTHING
 from tests.support.encoders import Spoilt
 from tests.support.gateway import gateway_to
 
 ON_ONE_ENGINE = True
 
-EVERYTHING = {"match": {"anyway": "creature"}}
 NOTHING = {"bool": {"must": [EVERYTHING], "filter": [{"term": {"group": "none of them"}}]}}
 METHODS = ("nnn", "mmr")
 
@@ -29,11 +29,11 @@ def asked(url: str, index: str, method: str, query: dict[str, Any] | None = None
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_filter_that_matches_nothing_is_an_empty_page(
-    behind: Behind, encoder: Encoder, method: str, log: Callable[[], str]
+    stack: SearchStack, encoder: Encoder, method: str, log: Callable[[], str]
 ) -> None:
-    with gateway_to(behind.engine, encoder) as url:
+    with gateway_to(stack.engine, encoder) as url:
         for section in ({}, {"detail": True}, {"on_error": "fail"}):
-            reply = asked(url, behind.index, method, NOTHING, **section)
+            reply = asked(url, stack.index, method, NOTHING, **section)
             assert reply.status == 200
             assert reply.ids == []
     assert no_exception(log())
@@ -41,12 +41,12 @@ def test_a_filter_that_matches_nothing_is_an_empty_page(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_query_of_zeros_leaves_the_first_pass_order(
-    behind: Behind, encoder: Encoder, method: str, log: Callable[[], str]
+    stack: SearchStack, encoder: Encoder, method: str, log: Callable[[], str]
 ) -> None:
-    native = search(behind.engine, behind.index, {"query": EVERYTHING, "size": 50}).ids
+    native = search(stack.engine, stack.index, {"query": EVERYTHING, "size": 50}).ids
     scored = [one for one in native if one != "d7"]  # which has no text
-    with gateway_to(behind.engine, Spoilt(encoder, 0.0)) as url:
-        reply = asked(url, behind.index, method, params={} if method == "nnn" else {"lambda": 0.0}, detail=True)
+    with gateway_to(stack.engine, Spoilt(encoder, 0.0)) as url:
+        reply = asked(url, stack.index, method, params={} if method == "nnn" else {"lambda": 0.0}, detail=True)
     assert reply.status == 200
     assert reply.json()["ttc"]["applied"] is True
     assert reply.ids == scored[:5]
@@ -55,12 +55,12 @@ def test_a_query_of_zeros_leaves_the_first_pass_order(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_vectors_that_are_no_numbers_leave_the_first_pass_with_a_mark(
-    behind: Behind, encoder: Encoder, method: str, log: Callable[[], str]
+    stack: SearchStack, encoder: Encoder, method: str, log: Callable[[], str]
 ) -> None:
-    native = search(behind.engine, behind.index, {"query": EVERYTHING, "size": 5}).ids
-    with gateway_to(behind.engine, Spoilt(encoder, np.nan)) as url:
-        reply = asked(url, behind.index, method)
-        refused = asked(url, behind.index, method, on_error="fail")
+    native = search(stack.engine, stack.index, {"query": EVERYTHING, "size": 5}).ids
+    with gateway_to(stack.engine, Spoilt(encoder, np.nan)) as url:
+        reply = asked(url, stack.index, method)
+        refused = asked(url, stack.index, method, on_error="fail")
     assert reply.status == 200
     assert reply.ids == native
     ttc = reply.json()["ttc"]
@@ -72,23 +72,23 @@ def test_vectors_that_are_no_numbers_leave_the_first_pass_with_a_mark(
 
 
 def test_tuned_parameters_stand_in_for_those_that_a_request_leaves_out(
-    behind: Behind, encoder: Encoder, tmp_path: Path
+    stack: SearchStack, encoder: Encoder, tmp_path: Path
 ) -> None:
     tuned = {"l1": 0.05, "l2": 2.0}
     path = tmp_path / "nnn.json"
     path.write_bytes(as_json({"method": "nnn", "params": tuned, "data": "d", "split": "train", "encoder": None}))
-    with gateway_to(behind.engine, encoder, tuned=(path,)) as url:
-        reply = asked(url, behind.index, "nnn")
+    with gateway_to(stack.engine, encoder, tuned=(path,)) as url:
+        reply = asked(url, stack.index, "nnn")
         assert reply.json()["ttc"]["tuned"] == tuned
-        same = asked(behind.gateway, behind.index, "nnn", params=tuned)
+        same = asked(stack.gateway, stack.index, "nnn", params=tuned)
         assert reply.scores == same.scores
         assert reply.ids == same.ids
-        assert asked(url, behind.index, "nnn", params={"l1": 0.2}).json()["ttc"]["tuned"] == {"l2": 2.0}
+        assert asked(url, stack.index, "nnn", params={"l1": 0.2}).json()["ttc"]["tuned"] == {"l2": 2.0}
         own = {"l1": 0.2, "l2": 0.1}
-        assert "tuned" not in asked(url, behind.index, "nnn", params=own).json()["ttc"]
-        assert "tuned" not in asked(url, behind.index, "mmr").json()["ttc"]
+        assert "tuned" not in asked(url, stack.index, "nnn", params=own).json()["ttc"]
+        assert "tuned" not in asked(url, stack.index, "mmr").json()["ttc"]
     assert "tuned" not in same.json()["ttc"]
-    assert asked(behind.gateway, behind.index, "nnn").scores != same.scores
+    assert asked(stack.gateway, stack.index, "nnn").scores != same.scores
 
 
 @pytest.fixture

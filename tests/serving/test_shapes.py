@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tests.serving.client import Reply, call
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 
 JSON = {"content-type": "application/json"}
 LINES = {"content-type": "application/x-ndjson"}
@@ -150,20 +150,20 @@ WRITES: dict[str, tuple[str, list[bytes], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("sentence", SEARCHES)
-def test_searches_of_tools(behind: Behind, sentence: str) -> None:
+def test_searches_in_the_form_of_tools_are_rescored(stack: SearchStack, sentence: str) -> None:
     target, body = SEARCHES[sentence]
     lines = isinstance(body, list)
     sent = b"".join(orjson.dumps(one) + b"\n" for one in body) if lines else orjson.dumps(body)
-    sent, path = sent.replace(b"{index}", behind.index.encode()), target.replace("{index}", behind.index)
-    ours, theirs = (call(url, "POST", path, sent, LINES if lines else JSON) for url in (behind.gateway, behind.engine))
-    assert answer(ours) == answer(theirs)
+    sent, path = sent.replace(b"{index}", stack.index.encode()), target.replace("{index}", stack.index)
+    through, direct = (call(url, "POST", path, sent, LINES if lines else JSON) for url in (stack.gateway, stack.engine))
+    assert answer(through) == answer(direct)
 
 
 @pytest.mark.parametrize("sentence", WRITES)
-def test_writes_of_tools(behind: Behind, pair: tuple[str, str], sentence: str) -> None:
+def test_writes_in_the_form_of_tools_are_forwarded(stack: SearchStack, pair: tuple[str, str], sentence: str) -> None:
     query, parts, headers = WRITES[sentence]
     answers = []
-    for url, index in zip((behind.gateway, behind.engine), pair, strict=True):
+    for url, index in zip((stack.gateway, stack.engine), pair, strict=True):
         named = [part.replace(b"%s", index.encode()) for part in parts]
         if headers:
             named = [gzip.compress(part, mtime=0) for part in named]
@@ -177,14 +177,14 @@ def test_writes_of_tools(behind: Behind, pair: tuple[str, str], sentence: str) -
 
 
 @pytest.fixture
-def pair(behind: Behind) -> Iterator[tuple[str, str]]:
+def pair(stack: SearchStack) -> Iterator[tuple[str, str]]:
     """Two empty indices, one to write to through the gateway and one without."""
     names = tuple(f"shapes-{uuid.uuid4().hex[:8]}" for _ in range(2))
     for name in names:
         mapping = {"message": {"type": "text", "fields": {"keyword": {"type": "keyword"}}}}
-        call(behind.engine, "PUT", f"/{name}", {"mappings": {"properties": mapping}})
+        call(stack.engine, "PUT", f"/{name}", {"mappings": {"properties": mapping}})
     yield names[0], names[1]
-    call(behind.engine, "DELETE", f"/{','.join(names)}")
+    call(stack.engine, "DELETE", f"/{','.join(names)}")
 
 
 def answer(reply: Reply, index: str = "-") -> Any:

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.http import raw_request
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import SIDECAR_TOKEN, Behind
-from tests.serving.test_rescore import CATS, EVERYTHING
+from tests.serving.conftest import SIDECAR_TOKEN, SearchStack
+from tests.serving.corpus import CATS, EVERYTHING
 from tests.support.gateway import gateway_to
 
 ON_ONE_ENGINE = True
@@ -49,11 +49,11 @@ def reason(reply: Reply) -> tuple[int, str, str]:
     return reply.status, error["error"]["type"], error["error"]["reason"]
 
 
-def first_pass(behind: Behind, index: str = "") -> tuple[list[dict[str, Any]], dict[str, dict[str, bytes]]]:
+def first_pass(stack: SearchStack, index: str = "") -> tuple[list[dict[str, Any]], dict[str, dict[str, bytes]]]:
     """The documents of a search as a frame tells of them, and their blobs as they are stored."""
     body = {"query": EVERYTHING, "size": 100, "_source": False, "docvalue_fields": [*FIELDS, "ttc.hash", "ttc.encoder"]}
     documents, blobs = [], {}
-    for hit in search(behind.engine, index or behind.index, body).json()["hits"]["hits"]:
+    for hit in search(stack.engine, index or stack.index, body).json()["hits"]["hits"]:
         fields = hit.get("fields", {})
         content = fields.get("ttc.hash", [None])[0]
         told = {"hash": content, "encoder": fields.get("ttc.encoder", [None])[0], "score": hit["_score"]}
@@ -84,13 +84,13 @@ def what_is_missing(found: dict[str, Any], blobs: dict[str, dict[str, bytes]]) -
     ],
     ids=str,
 )
-def test_scores_are_the_gateways(behind: Behind, alone: str, section: dict[str, Any]) -> None:
-    documents, blobs = first_pass(behind)
+def test_scores_are_the_gateways(stack: SearchStack, alone: str, section: dict[str, Any]) -> None:
+    documents, blobs = first_pass(stack)
     frame = frame_of(documents, **section)
     frame["ttc"] = {key: value for key, value in frame["ttc"].items() if value is not None}
     rescore = {"window_size": 100, "ttc": frame["ttc"]}
-    expected = search(behind.gateway, behind.index, {"query": EVERYTHING, "size": 60, "rescore": rescore})
-    ids = search(behind.engine, behind.index, {"query": EVERYTHING, "size": 100}).ids
+    expected = search(stack.gateway, stack.index, {"query": EVERYTHING, "size": 60, "rescore": rescore})
+    ids = search(stack.engine, stack.index, {"query": EVERYTHING, "size": 100}).ids
 
     first = answer(ask(alone, frame))
     if "missing" in first:
@@ -98,7 +98,7 @@ def test_scores_are_the_gateways(behind: Behind, alone: str, section: dict[str, 
         sent = what_is_missing(first, blobs)
         first = answer(ask(alone, frame | {"features": sent}))
     warm = answer(ask(alone, frame))
-    shared = answer(ask(behind.gateway, frame))  # what a search has brought into memory is there for engines too
+    shared = answer(ask(stack.gateway, frame))  # what a search has brought into memory is there for engines too
     for found in (first, warm, shared):
         assert [ids[place] for place in found["order"]] == expected.ids
         assert found["final"] == pytest.approx(expected.scores, abs=1e-6)
@@ -107,8 +107,8 @@ def test_scores_are_the_gateways(behind: Behind, alone: str, section: dict[str, 
     assert warm["encoder"] == expected.json()["ttc"]["encoder"]
 
 
-def test_what_is_missing_is_asked_for_once(behind: Behind, encoder: Encoder) -> None:
-    documents, blobs = first_pass(behind)
+def test_sidecar_asks_for_missing_features_once(stack: SearchStack, encoder: Encoder) -> None:
+    documents, blobs = first_pass(stack)
     with gateway_to(NOWHERE, encoder, sidecar_token=SecretStr(SIDECAR_TOKEN), feature_cache_mb=0) as forgetful:
         asked = answer(ask(forgetful, frame_of(documents)))
         hashes = {document["hash"] for document in documents if document["hash"]}
@@ -160,7 +160,9 @@ def test_a_method_without_features_needs_no_hash(alone: str) -> None:
     ],
     ids=str,
 )
-def test_what_is_refused(alone: str, changes: dict[str, Any], status: int, kind: str, words: str) -> None:
+def test_sidecar_invalid_request_is_refused(
+    alone: str, changes: dict[str, Any], status: int, kind: str, words: str
+) -> None:
     documents = [{"hash": "a", "encoder": "b", "score": 1.0, "index": "c"}]
     got = reason(ask(alone, frame_of(documents) | changes))
     assert got[:2] == (status, kind)
@@ -182,16 +184,16 @@ def test_documents_are_checked(alone: str) -> None:
     assert "store its tokens as [packed]" in words
 
 
-def test_documents_to_encode_are_checked(alone: str, behind: Behind) -> None:
+def test_documents_to_encode_are_checked(alone: str, stack: SearchStack) -> None:
     headers = {"authorization": f"Bearer {SIDECAR_TOKEN}", "accept": "application/cbor"}
-    frame: dict[str, Any] = {"version": 1, "deadline_ms": 20_000, "index": behind.index, "documents": [{"text": "a"}]}
+    frame: dict[str, Any] = {"version": 1, "deadline_ms": 20_000, "index": stack.index, "documents": [{"text": "a"}]}
 
-    def encode(url: str = behind.gateway, **changes: Any) -> Reply:
+    def encode(url: str = stack.gateway, **changes: Any) -> Reply:
         return call(url, "POST", "/_ttc/encode", cbor2.dumps(frame | changes), headers)
 
     found = cbor2.loads(encode(documents=[{"text": "a cat"}, {"text": {"no": "text"}}, {}]).body)["documents"]
     assert found[0]["ttc"]["state"] == "ready"
-    assert found[0]["ttc"]["encoder"] == behind.spec.encoder.key
+    assert found[0]["ttc"]["encoder"] == stack.spec.encoder.key
     assert "text field [text]" in found[1]["error"]
     assert found[2]["ttc"]["state"] == "empty"
     assert reason(encode(version=2))[1] == "ttc_protocol_version_exception"
@@ -205,7 +207,7 @@ def test_documents_to_encode_are_checked(alone: str, behind: Behind) -> None:
     assert reason(encode())[0] == 401
 
 
-def test_bad_frames(alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sidecar_malformed_frames_are_refused(alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raw_request, "MAX_BODY", 2**20)
     whole = cbor2.dumps(frame_of([{"hash": "a", "encoder": "b", "score": 1.0, "index": "c"}]))
     for bad in (b"", b"\xff", b"{}", whole[: len(whole) // 2], whole + b"\x00", cbor2.dumps([1]), b"\x9f" * 100_000):

@@ -7,21 +7,22 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import document_hash, document_json
 from es_ttc.index.ingest.encode import action_lines, encode_documents
+from es_ttc.serving.plan.bodies import bare_body
+from es_ttc.serving.plan.plan import plan_search
 from es_ttc.serving.request.request import parse_params
-from es_ttc.serving.rescore.plan import plan_search
-from es_ttc.serving.rescore.two_requests import aggregated, bare_window, can_split, filled, full_hits
+from es_ttc.serving.rescore.two_requests import aggregated, can_split, filled, full_hits
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind, make_index
+from tests.serving.conftest import SearchStack, make_index
+from tests.serving.corpus import EVERYTHING
 from tests.serving.relay import Passed, relay
 from tests.support.gateway import gateway_to
 
-EVERYTHING = {"match": {"anyway": "creature"}}
 TERM = {"term": {"tenant": "acme"}}
-OURS = {"ttc": {"method": "spectral", "query_text": "which cat drinks milk?"}}
+RESCORE = {"ttc": {"method": "spectral", "query_text": "which cat drinks milk?"}}
 
 
 def planned(url: str = "", **body: Any) -> Any:
-    return plan_search({"query": EVERYTHING, "rescore": OURS} | body, parse_params(url), max_window=1000)
+    return plan_search({"query": EVERYTHING, "rescore": RESCORE} | body, parse_params(url), max_window=1000)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +40,8 @@ def planned(url: str = "", **body: Any) -> Any:
         ({"terminate_after": 3, "min_score": 1}, "", True),
         ({"search_after": [3]}, "", False),
         ({"knn": {}}, "", False),
-        ({"query": {"hybrid": {"queries": []}}, "rescore": {"ttc": OURS["ttc"]}}, "", False),
-        ({"rescore": [{"query": {}}, OURS]}, "", False),
+        ({"query": {"hybrid": {"queries": []}}, "rescore": {"ttc": RESCORE["ttc"]}}, "", False),
+        ({"rescore": [{"query": {}}, RESCORE]}, "", False),
         ({}, "search_pipeline=p", False),
         ({}, "q=cat&terminate_after=3", True),
     ],
@@ -52,10 +53,10 @@ def test_only_what_is_known_to_be_the_same_is_split(changes: dict[str, Any], url
 def test_each_request_has_its_parts() -> None:
     plan = planned(size=2, highlight={"h": 1}, aggs={"a": 1}, min_score=1, _source=["t"], collapse={"field": "f"})
     body = plan.body
-    named = bare_window(plan, body, named=True)
+    named = bare_body(body, ["f"], with_ids=True)
     assert named.keys() & {"highlight", "stored_fields"} == set()
     assert named["_source"] is False
-    window = bare_window(plan, body, named=False)
+    window = bare_body(body, ["f"], with_ids=False)
     assert window["docvalue_fields"] == ["ttc.hash", "ttc.encoder", "_seq_no", "f"]
     assert window["stored_fields"] == "_none_"
     assert window.keys() & {"highlight", "_source"} == set()
@@ -96,21 +97,21 @@ def test_hits_of_equal_content_are_told_apart_by_their_sequence_numbers() -> Non
 
 
 def test_documents_of_equal_content_are_all_found(
-    behind: Behind, engine_url: str, index_name: str, encoder: Encoder
+    stack: SearchStack, engine_url: str, index_name: str, encoder: Encoder
 ) -> None:
     make_index(engine_url, index_name, encoder)
-    twin = {"title": "The cat", "text": "A cat drinks milk.", "anyway": "creature"}
+    twin = {"title": "The cat", "text": "A cat drinks milk.", "kind": "animal"}
     lines: list[bytes] = []
     for number in range(30):
         source = document_json(twin | {"number": number})
-        [features] = encode_documents([twin], behind.spec, encoder)
-        lines += action_lines(f"twin{number}", source, document_hash(source), features, behind.spec)
+        [features] = encode_documents([twin], stack.spec, encoder)
+        lines += action_lines(f"twin{number}", source, document_hash(source), features, stack.spec)
     bulk = b"\n".join(lines) + b"\n"
     headers = {"content-type": "application/x-ndjson"}
     assert not call(engine_url, "POST", f"/{index_name}/_bulk?refresh=true", bulk, headers).json()["errors"]
     seen: list[str] = []
     for start in range(0, 90, 10):
-        reply = search(behind.gateway, index_name, {"query": EVERYTHING, "from": start, "rescore": OURS})
+        reply = search(stack.gateway, index_name, {"query": EVERYTHING, "from": start, "rescore": RESCORE})
         for hit in reply.json()["hits"]["hits"]:
             assert hit["_id"] == f"twin{hit['_source']['number']}" or not hit["_id"].startswith("twin")
         seen += reply.ids
@@ -119,32 +120,32 @@ def test_documents_of_equal_content_are_all_found(
 
 @pytest.mark.parametrize("change", ["update", "delete"])
 def test_a_document_that_changes_before_its_page_is_read(
-    behind: Behind, index_name: str, encoder: Encoder, change: str
+    stack: SearchStack, index_name: str, encoder: Encoder, change: str
 ) -> None:
-    make_index(behind.engine, index_name, encoder)
-    best = search(behind.gateway, index_name, {"query": EVERYTHING, "rescore": OURS}).ids[0]
+    make_index(stack.engine, index_name, encoder)
+    best = search(stack.gateway, index_name, {"query": EVERYTHING, "rescore": RESCORE}).ids[0]
 
     def before(request: Passed) -> Reply | None:
         if b'"terms":{"ttc.hash"' in request.body:
             if change == "delete":
-                call(behind.engine, "DELETE", f"/{index_name}/_doc/{best}?refresh=true")
+                call(stack.engine, "DELETE", f"/{index_name}/_doc/{best}?refresh=true")
             else:
-                call(behind.engine, "POST", f"/{index_name}/_update/{best}?refresh=true", {"doc": {"text": "changed"}})
+                call(stack.engine, "POST", f"/{index_name}/_update/{best}?refresh=true", {"doc": {"text": "changed"}})
         return None
 
-    with relay(behind.engine) as between:
+    with relay(stack.engine) as between:
         between.before = before
         with gateway_to(between.url, encoder) as gateway:
-            reply = search(gateway, index_name, {"query": EVERYTHING, "rescore": OURS})
+            reply = search(gateway, index_name, {"query": EVERYTHING, "rescore": RESCORE})
     assert reply.json()["ttc"]["applied"] is True
     assert len(reply.ids) == 10
     assert best not in reply.ids
     assert reply.scores == sorted(reply.scores, reverse=True)
 
 
-def test_what_the_engine_refuses_of_the_page_is_its_own_answer(behind: Behind) -> None:
+def test_split_search_page_refused_by_the_engine_is_its_answer(stack: SearchStack) -> None:
     body = {"query": EVERYTHING, "highlight": {"fields": {"text": {"type": "no such highlighter"}}}}
-    direct = search(behind.engine, behind.index, body | {"size": 100})
-    reply = search(behind.gateway, behind.index, body | {"rescore": OURS})
+    direct = search(stack.engine, stack.index, body | {"size": 100})
+    reply = search(stack.gateway, stack.index, body | {"rescore": RESCORE})
     assert reply.status == direct.status == 400
     assert reply.json()["error"]["type"] == direct.json()["error"]["type"]

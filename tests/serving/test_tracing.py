@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving import tracing
 from tests.serving.client import call, search
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.serving.relay import relay
 from tests.support.gateway import gateway_to
 from tests.support.servers import server_beside
@@ -52,9 +52,11 @@ def lineage(span: ReadableSpan, spans: dict[int, ReadableSpan]) -> list[str]:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("known", [False, True], ids=["first", "later"])  # later, kNN and first pass run together
-def test_a_search_is_one_trace(behind: Behind, encoder: Encoder, exporter: InMemorySpanExporter, known: bool) -> None:
-    path = f"/{behind.index}/_search"
-    with gateway_to(behind.engine, encoder) as gateway:
+def test_a_search_is_one_trace(
+    stack: SearchStack, encoder: Encoder, exporter: InMemorySpanExporter, known: bool
+) -> None:
+    path = f"/{stack.index}/_search"
+    with gateway_to(stack.engine, encoder) as gateway:
         if known:
             assert call(gateway, "POST", path, blended("farmer", "another question")).status == 200
             exporter.clear()
@@ -80,31 +82,31 @@ def test_a_search_is_one_trace(behind: Behind, encoder: Encoder, exporter: InMem
 
 @pytest.mark.engine
 def test_the_engine_gets_the_span_of_its_call_as_parent(
-    behind: Behind, encoder: Encoder, exporter: InMemorySpanExporter
+    stack: SearchStack, encoder: Encoder, exporter: InMemorySpanExporter
 ) -> None:
-    with relay(behind.engine) as seen, gateway_to(seen.url, encoder) as gateway:
+    with relay(stack.engine) as seen, gateway_to(seen.url, encoder) as gateway:
         seen.passed.clear()
-        assert call(gateway, "GET", f"/{behind.index}/_count", headers=CONTEXT).status == 200
+        assert call(gateway, "GET", f"/{stack.index}/_count", headers=CONTEXT).status == 200
     [passed] = [one for one in seen.passed if "_count" in one.target]
     [span] = [one for one in exporter.get_finished_spans() if one.name == "engine GET" and one.parent is not None]
     assert passed.headers["traceparent"] == f"00-{TRACE}-{span.context.span_id:016x}-01"
-    assert (span.attributes or {})["url.path"] == f"/{behind.index}/_count"
+    assert (span.attributes or {})["url.path"] == f"/{stack.index}/_count"
 
 
 @pytest.mark.engine
-def test_an_error_s_text_is_not_in_a_trace(behind: Behind, exporter: InMemorySpanExporter) -> None:
+def test_an_error_s_text_is_not_in_a_trace(stack: SearchStack, exporter: InMemorySpanExporter) -> None:
     body = blended("farmer")
     body["rescore"]["ttc"] |= {"method": "sentmaxsim", "on_error": "fail"}
-    assert search(behind.gateway, behind.index, body).status == 400
+    assert search(stack.gateway, stack.index, body).status == 400
     spans = exporter.get_finished_spans()
     assert spans
     assert not [span for span in spans if span.events or "sentmaxsim" in str(span.status.description)]
 
 
 @pytest.mark.engine
-def test_without_traces_the_caller_s_context_passes_unchanged(behind: Behind, encoder: Encoder) -> None:
-    with relay(behind.engine) as seen, gateway_to(seen.url, encoder) as gateway:
-        call(gateway, "GET", f"/{behind.index}/_count", headers=CONTEXT)
+def test_without_traces_the_caller_s_context_passes_unchanged(stack: SearchStack, encoder: Encoder) -> None:
+    with relay(stack.engine) as seen, gateway_to(seen.url, encoder) as gateway:
+        call(gateway, "GET", f"/{stack.index}/_count", headers=CONTEXT)
     [passed] = [one for one in seen.passed if "_count" in one.target]
     assert passed.headers["traceparent"] == CONTEXT["traceparent"]
 
@@ -126,10 +128,10 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ExportTraceServi
 
 @pytest.mark.engine
 def test_spans_are_sent_when_the_gateway_ends(
-    behind: Behind, encoder: Encoder, collector: list[ExportTraceServiceRequest]
+    stack: SearchStack, encoder: Encoder, collector: list[ExportTraceServiceRequest]
 ) -> None:
-    with gateway_to(behind.engine, encoder, traces=True) as gateway:
-        assert search(gateway, behind.index, blended("farmer")).status == 200
+    with gateway_to(stack.engine, encoder, traces=True) as gateway:
+        assert search(gateway, stack.index, blended("farmer")).status == 200
     resources = [resource for request in collector for resource in request.resource_spans]
     named = {attribute.key: attribute.value.string_value for one in resources for attribute in one.resource.attributes}
     names = {span.name for resource in resources for scope in resource.scope_spans for span in scope.spans}

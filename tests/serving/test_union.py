@@ -21,14 +21,14 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.serving.rescoring import add_to_total
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import ANIMALS, DEEDS, Behind, make_index
+from tests.serving.conftest import SearchStack, make_index
+from tests.serving.corpus import ANIMALS, CATS, DEEDS
 from tests.serving.relay import Passed, relay
 from tests.support.gateway import gateway_to
 
-TEXT = "which cat drinks milk?"
 GROUP = "group.keyword"
 OPEN = "x-may-see-open"
-WORDS = {"match": {"text": TEXT}}
+WORDS = {"match": {"text": CATS}}
 FEW = {"match": {"text": "snow"}}
 AGGREGATIONS = {
     "groups": {"terms": {"field": GROUP, "size": 50}},
@@ -48,19 +48,19 @@ def documents() -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Place:
+class CosineIndex:
     """An index, and how near its documents are to the query."""
 
-    behind: Behind
+    stack: SearchStack
     cosines: dict[str, float]
 
     def search(self, body: dict[str, Any], url: str = "", index: str = "") -> Reply:
-        reply = search(self.behind.gateway, index or self.behind.index, body, url)
+        reply = search(self.stack.gateway, index or self.stack.index, body, url)
         assert reply.status == 200, reply.body
         return reply
 
     def plain(self, query: Any, **more: Any) -> dict[str, float]:
-        reply = search(self.behind.engine, self.behind.index, {"query": query, "size": 100, **more})
+        reply = search(self.stack.engine, self.stack.index, {"query": query, "size": 100, **more})
         assert reply.status == 200, reply.body
         return dict(zip(reply.ids, reply.scores, strict=True))
 
@@ -74,18 +74,18 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(behind: Behind, encoder: Encoder) -> Iterator[Place]:
+def cosine_index(stack: SearchStack, encoder: Encoder) -> Iterator[CosineIndex]:
     name = f"test-union-{uuid.uuid4().hex[:8]}"
-    spec = make_index(behind.engine, name, encoder, documents=documents())
-    query: Float32 = encoder.encode([TEXT], role="query").pooled[0]
+    spec = make_index(stack.engine, name, encoder, documents=documents())
+    query: Float32 = encoder.encode([CATS], role="query").pooled[0]
     pooled = encoder.encode([one["text"] for one in documents()], role="document").pooled
     cosines = {one["_id"]: float(np.dot(vector, query)) for one, vector in zip(documents(), pooled, strict=True)}
-    yield Place(replace(behind, index=name, spec=spec), cosines)
-    call(behind.engine, "DELETE", f"/{name}")
+    yield CosineIndex(replace(stack, index=name, spec=spec), cosines)
+    call(stack.engine, "DELETE", f"/{name}")
 
 
 def asked(query: Any, knn: int, window: int, **more: Any) -> dict[str, Any]:
-    section = {"query_text": TEXT, "candidates": {"knn": knn}, "detail": True, "on_error": "fail", "timeout": "60s"}
+    section = {"query_text": CATS, "candidates": {"knn": knn}, "detail": True, "on_error": "fail", "timeout": "60s"}
     return {"query": query, "size": 100, "rescore": {"window_size": window, "ttc": section}, **more}
 
 
@@ -118,7 +118,7 @@ def some_query(choice: random.Random) -> tuple[Any, Any]:
     filters = [some_demand(choice) for _ in range(choice.choice([0, 1, 1, 2]))]
     excluded = [some_demand(choice) for _ in range(choice.choice([0, 0, 1]))]
     should = [some_demand(choice) for _ in range(choice.choice([0, 1, 2]))]
-    words = choice.choice([WORDS, WORDS, {"multi_match": {"query": TEXT, "fields": ["text"]}}])
+    words = choice.choice([WORDS, WORDS, {"multi_match": {"query": CATS, "fields": ["text"]}}])
     query: Any = {"bool": {"must": [words, *must], "filter": filters, "must_not": excluded, "should": should}}
     demand: Any = {"bool": {"filter": [*must, *filters], "must_not": excluded}}
     match choice.randrange(5):
@@ -135,21 +135,21 @@ def some_query(choice: random.Random) -> tuple[Any, Any]:
     return query, demand
 
 
-def drawn(place: Place, seed: int) -> tuple[random.Random, Any, dict[str, float], set[str]]:
+def drawn(cosine_index: CosineIndex, seed: int) -> tuple[random.Random, Any, dict[str, float], set[str]]:
     """Return a query with the scores of what it matches and the nearest documents that it demands."""
     choice = random.Random(seed)
     query, demand = some_query(choice)
-    return choice, query, place.plain(query), place.nearest(demand, choice.randrange(1, 12))
+    return choice, query, cosine_index.plain(query), cosine_index.nearest(demand, choice.randrange(1, 12))
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_the_union_is_what_is_counted_aggregated_grouped_and_paged(place: Place, seed: int) -> None:
-    choice, query, matches, nearest = drawn(place, seed)
+def test_the_union_is_what_is_counted_aggregated_grouped_and_paged(cosine_index: CosineIndex, seed: int) -> None:
+    choice, query, matches, nearest = drawn(cosine_index, seed)
     window = choice.randrange(1, 15)
     union = matches.keys() | nearest
     asking = asked(query, len(nearest), window, aggs=AGGREGATIONS, track_total_hits=True)
     for size in (100, 3, 0):
-        whole = place.search({**asking, "size": size})
+        whole = cosine_index.search({**asking, "size": size})
         answer = whole.json()
         assert "reason" not in answer["ttc"].get("candidates", {}) or not nearest
         assert answer["hits"]["total"] == {"value": len(union), "relation": "eq"}
@@ -158,14 +158,14 @@ def test_the_union_is_what_is_counted_aggregated_grouped_and_paged(place: Place,
         assert {one["key"]: one["doc_count"] for one in buckets} == Counter(one["group"] for one in of)
         late = [one["number"] for one in of if one["number"] >= 20]
         assert answer["aggregations"]["late"] == {"doc_count": len(late), "sum": {"value": sum(late)}}
-    whole = place.search(asking)
+    whole = cosine_index.search(asking)
     assert len(whole.ids) == len(union)
     assert set(whole.ids) == union
     for hit in whole.json()["hits"]["hits"]:
         assert hit["_ttc"]["first_pass_score"] == pytest.approx(matches.get(hit["_id"], 0), rel=1e-5)
-    pages = [place.search({**asking, "size": 7, "from": start}) for start in range(0, 35, 7)]
+    pages = [cosine_index.search({**asking, "size": 7, "from": start}) for start in range(0, 35, 7)]
     assert [name for page in pages for name in page.ids] == whole.ids
-    kept = place.search({**asking, "rescore": {**asking["rescore"], "ttc": {
+    kept = cosine_index.search({**asking, "rescore": {**asking["rescore"], "ttc": {
         **asking["rescore"]["ttc"], "candidates": {"knn": len(nearest), "count": False}}}})  # fmt: skip
     assert kept.ids == whole.ids
     assert kept.json()["hits"]["total"]["value"] == len(matches)
@@ -175,11 +175,11 @@ def test_the_union_is_what_is_counted_aggregated_grouped_and_paged(place: Place,
 @pytest.mark.parametrize("seed", range(0, 16, 2))
 @pytest.mark.parametrize("collapse", [False, True])
 def test_documents_of_equal_score_are_in_the_order_of_the_further_keys(
-    place: Place, seed: int, *, collapse: bool
+    cosine_index: CosineIndex, seed: int, *, collapse: bool
 ) -> None:
-    choice, query, matches, nearest = drawn(place, seed)
+    choice, query, matches, nearest = drawn(cosine_index, seed)
     section = {
-        "query_text": TEXT,
+        "query_text": CATS,
         "candidates": {"knn": len(nearest)},
         "score_mode": "total",
         "rescore_query_weight": 0,
@@ -196,34 +196,37 @@ def test_documents_of_equal_score_are_in_the_order_of_the_further_keys(
     if collapse:
         of = sorted({one["group"]: one for one in reversed(of)}.values(), key=expected)
         body["collapse"] = {"field": GROUP}
-    whole = place.search(body)
+    whole = cosine_index.search(body)
     assert whole.ids == [one["_id"] for one in of]
     assert whole.json()["ttc"]["applied"]
     for hit, one in zip(whole.json()["hits"]["hits"], of, strict=True):
         assert hit["sort"] == [hit["_score"], int(one["open"]), one["number"]]
-    assert [place.search({**body, "size": 4, "from": start}).ids for start in (0, 4)] == [whole.ids[:4], whole.ids[4:8]]
-    lines = [{"index": place.behind.index}, body]
-    several = call(place.behind.gateway, "POST", "/_msearch", lines).json()["responses"][0]
+    assert [cosine_index.search({**body, "size": 4, "from": start}).ids for start in (0, 4)] == [
+        whole.ids[:4],
+        whole.ids[4:8],
+    ]
+    lines = [{"index": cosine_index.stack.index}, body]
+    several = call(cosine_index.stack.gateway, "POST", "/_msearch", lines).json()["responses"][0]
     assert [hit["_id"] for hit in several["hits"]["hits"]] == whole.ids
 
 
-def test_documents_of_equal_content_are_in_the_order_of_the_further_keys(behind: Behind, encoder: Encoder) -> None:
+def test_documents_of_equal_content_are_in_the_order_of_the_further_keys(stack: SearchStack, encoder: Encoder) -> None:
     """Their sequence numbers, each shard's own, are equal too."""
     name = f"test-twins-{uuid.uuid4().hex[:8]}"
     twins = [{"_id": f"t{number}", "number": number * 7 % 20, "text": documents()[2]["text"]} for number in range(20)]
-    make_index(behind.engine, name, encoder, documents=twins)
+    make_index(stack.engine, name, encoder, documents=twins)
     for query in (WORDS, FEW):
         for order in ("asc", "desc"):
             body = asked(query, 20, 20, sort=["_score", {"number": order}])
             body["rescore"]["ttc"] |= {"score_mode": "total", "rescore_query_weight": 0, "query_weight": 0}
-            numbers = [hit["_source"]["number"] for hit in search(behind.gateway, name, body).json()["hits"]["hits"]]
+            numbers = [hit["_source"]["number"] for hit in search(stack.gateway, name, body).json()["hits"]["hits"]]
             assert numbers == sorted(range(20), reverse=order == "desc")
-    call(behind.engine, "DELETE", f"/{name}")
+    call(stack.engine, "DELETE", f"/{name}")
 
 
 @pytest.mark.parametrize("seed", range(16, 26))
-def test_groups_are_those_of_the_union(place: Place, seed: int) -> None:
-    choice, query, matches, nearest = drawn(place, seed)
+def test_groups_are_those_of_the_union(cosine_index: CosineIndex, seed: int) -> None:
+    choice, query, matches, nearest = drawn(cosine_index, seed)
     window = choice.randrange(2, 40)
     groups: dict[str, set[str]] = {}
     for one in documents():
@@ -231,7 +234,7 @@ def test_groups_are_those_of_the_union(place: Place, seed: int) -> None:
             groups.setdefault(one["group"], set()).add(one["_id"])
     inner = {"name": "members", "size": 30, "_source": ["number"]}
     asking = asked(query, len(nearest), window)
-    whole = place.search({**asking, "collapse": {"field": GROUP, "inner_hits": inner}})
+    whole = cosine_index.search({**asking, "collapse": {"field": GROUP, "inner_hits": inner}})
     assert {hit["fields"][GROUP][0] for hit in whole.json()["hits"]["hits"]} == groups.keys()
     assert len(whole.ids) == len(groups)
     for hit in whole.json()["hits"]["hits"]:
@@ -240,17 +243,19 @@ def test_groups_are_those_of_the_union(place: Place, seed: int) -> None:
         assert members["total"]["value"] == len(groups[hit["fields"][GROUP][0]])
         for one in members["hits"]:
             assert one["_score"] == pytest.approx(matches.get(one["_id"], 0), rel=1e-5)
-    pages = [place.search({**asking, "size": 2, "from": start, "collapse": {"field": GROUP}}) for start in (0, 2, 4)]
+    pages = [
+        cosine_index.search({**asking, "size": 2, "from": start, "collapse": {"field": GROUP}}) for start in (0, 2, 4)
+    ]
     assert [name for page in pages for name in page.ids] == whole.ids
     first: dict[str, str] = {}
     of = {one["_id"]: one["group"] for one in documents()}
-    ranked = place.search(asking)
+    ranked = cosine_index.search(asking)
     for name in ranked.ids[: ranked.json()["ttc"]["scored"]]:
         first.setdefault(of[name], name)
     assert whole.ids[: len(first)] == [*first.values()]
 
 
-def test_every_hit_of_a_page_has_the_same_parts(place: Place) -> None:
+def test_every_hit_of_a_page_has_the_same_parts(cosine_index: CosineIndex) -> None:
     """Both kinds of candidates: those that the query matches, and those that it does not."""
     named = {"bool": {"should": [{"match": {"text": {"query": "snow", "_name": "snow"}}}], "_name": "whole"}}
     parts: dict[str, Any] = {
@@ -258,12 +263,12 @@ def test_every_hit_of_a_page_has_the_same_parts(place: Place) -> None:
         "seq_no_primary_term": True, "explain": True,
         "script_fields": {"twice": {"script": "doc['number'].value * 2"}},
     }  # fmt: skip
-    whole = place.search(asked(named, 12, 2, **parts)).json()["hits"]["hits"]
+    whole = cosine_index.search(asked(named, 12, 2, **parts)).json()["hits"]["hits"]
     of_the_page = {key: value for key, value in parts.items() if key != "explain"}
-    split = place.search({**asked(named, 12, 2, **of_the_page), "size": 3}).json()["hits"]["hits"]
-    plain = search(place.behind.engine, place.behind.index, {"query": named, "size": 100, **parts}).json()
+    split = cosine_index.search({**asked(named, 12, 2, **of_the_page), "size": 3}).json()["hits"]["hits"]
+    plain = search(cosine_index.stack.engine, cosine_index.stack.index, {"query": named, "size": 100, **parts}).json()
     expected = {hit["_id"]: hit for hit in plain["hits"]["hits"]}
-    every = search(place.behind.engine, place.behind.index, {"size": 100, **parts}).json()["hits"]["hits"]
+    every = search(cosine_index.stack.engine, cosine_index.stack.index, {"size": 100, **parts}).json()["hits"]["hits"]
     others = {hit["_id"]: hit for hit in every}
     assert {hit["_id"] in expected for hit in whole} == {True, False}
     for hit in [*whole, *split]:
@@ -275,10 +280,10 @@ def test_every_hit_of_a_page_has_the_same_parts(place: Place) -> None:
             assert bool(hit["_ttc"]["first_pass_score"]) == (hit["_id"] in expected)
 
 
-def test_several_texts_find_documents_each(place: Place) -> None:
+def test_several_texts_find_documents_each(cosine_index: CosineIndex) -> None:
     texts = ["owls hunt at night", "bees sing before the rain"]
-    found = [place.search(asked(FEW, 3, 30) | {"rescore": with_texts([text])}).ids for text in texts]
-    both = place.search(asked(FEW, 6, 30) | {"rescore": with_texts(texts)})
+    found = [cosine_index.search(asked(FEW, 3, 30) | {"rescore": with_texts([text])}).ids for text in texts]
+    both = cosine_index.search(asked(FEW, 6, 30) | {"rescore": with_texts(texts)})
     for ids, animal in zip(found, ("owl", "bee"), strict=True):
         of_the_text = [name for name in ids if animal in documents()[int(name[1:])]["text"]]
         assert set(of_the_text[:2]) <= set(both.ids)
@@ -289,25 +294,25 @@ def with_texts(texts: list[str]) -> dict[str, Any]:
     return {"window_size": 30, "ttc": {"query_texts": texts, "candidates": {"knn": 3 * len(texts)}}}
 
 
-def test_boosts_of_indices_count(place: Place) -> None:
-    plain = place.plain(WORDS, indices_boost=[{f"{place.behind.index[:-2]}*": 3.0}])
-    for name in (place.behind.index, f"{place.behind.index[:-1]}*"):
-        reply = place.search(asked(WORDS, 8, 2, indices_boost=[{name: 3.0}]))
+def test_boosts_of_indices_count(cosine_index: CosineIndex) -> None:
+    plain = cosine_index.plain(WORDS, indices_boost=[{f"{cosine_index.stack.index[:-2]}*": 3.0}])
+    for name in (cosine_index.stack.index, f"{cosine_index.stack.index[:-1]}*"):
+        reply = cosine_index.search(asked(WORDS, 8, 2, indices_boost=[{name: 3.0}]))
         scores = {hit["_id"]: hit["_ttc"]["first_pass_score"] for hit in reply.json()["hits"]["hits"]}
         assert {name: scores[name] for name in plain} == pytest.approx(plain, rel=1e-5)
 
 
 @contextmanager
-def filtered_alias(place: Place, encoder: Encoder) -> Iterator[tuple[str, str]]:
+def filtered_alias(cosine_index: CosineIndex, encoder: Encoder) -> Iterator[tuple[str, str]]:
     """Yield the gateway and an alias of the open documents."""
-    alias = f"{place.behind.index}-open"
-    add = {"index": place.behind.index, "alias": alias, "filter": {"term": {"open": True}}}
-    assert call(place.behind.engine, "POST", "/_aliases", {"actions": [{"add": add}]}).status == 200
-    yield place.behind.gateway, alias
+    alias = f"{cosine_index.stack.index}-open"
+    add = {"index": cosine_index.stack.index, "alias": alias, "filter": {"term": {"open": True}}}
+    assert call(cosine_index.stack.engine, "POST", "/_aliases", {"actions": [{"add": add}]}).status == 200
+    yield cosine_index.stack.gateway, alias
 
 
 @contextmanager
-def header(place: Place, encoder: Encoder) -> Iterator[tuple[str, str]]:
+def header(cosine_index: CosineIndex, encoder: Encoder) -> Iterator[tuple[str, str]]:
     """Yield a gateway before an engine that shows by a request's header which documents it may see.
 
     No engine that package registries carry does so: a relay adds the filter, and refuses searches without the header.
@@ -329,23 +334,23 @@ def header(place: Place, encoder: Encoder) -> Iterator[tuple[str, str]]:
                     del body["query"]
         sent = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         kept = {name: value for name, value in request.headers.items() if name not in ("host", "content-length")}
-        return call(place.behind.engine, request.method, request.target, sent, kept)
+        return call(cosine_index.stack.engine, request.method, request.target, sent, kept)
 
     refused = Reply(403, {"content-type": "application/json"}, b'{"error": {"reason": "no header"}, "status": 403}')
-    with relay(place.behind.engine) as seen:
+    with relay(cosine_index.stack.engine) as seen:
         seen.before = restrict
         with gateway_to(seen.url, encoder, default_timeout_ms=60_000, jobs_metrics_seconds=0) as gateway:
-            yield gateway, place.behind.index
+            yield gateway, cosine_index.stack.index
 
 
 @pytest.mark.parametrize("restricted", [filtered_alias, header])
 def test_restrictions_bind_counts_buckets_groups_and_explanations(
-    place: Place, encoder: Encoder, restricted: Callable[..., AbstractContextManager[tuple[str, str]]]
+    cosine_index: CosineIndex, encoder: Encoder, restricted: Callable[..., AbstractContextManager[tuple[str, str]]]
 ) -> None:
     inner = {"field": GROUP, "inner_hits": {"name": "members", "size": 30}}
     body = asked(FEW, 15, 3, aggs={**AGGREGATIONS, "top": {"top_hits": {"size": 30}}}, explain=True)
     totals = []
-    with restricted(place, encoder) as (gateway, index):
+    with restricted(cosine_index, encoder) as (gateway, index):
         for may_see in ("false", "true", "false") if restricted is header else ("true",):
             headers = {OPEN: may_see, "content-type": "application/json"}
             permitted = {one["_id"] for one in documents() if one["open"] == (may_see == "true")}
@@ -393,24 +398,26 @@ def test_totals_end_where_the_engine_ends_to_count(total: Any, up_to: int | None
     assert response == {"hits": {"total": expected}}
 
 
-def test_a_search_that_ends_early_counts_at_least_what_its_pages_show(place: Place) -> None:
+def test_a_search_that_ends_early_counts_at_least_what_its_pages_show(cosine_index: CosineIndex) -> None:
     every = {"match": {"text": "in the snow at night"}}
     body = asked(every, 30, 12, terminate_after=1)
-    reply = place.search(body).json()
+    reply = cosine_index.search(body).json()
     assert reply["terminated_early"]
     assert reply["hits"]["total"] == {"value": len(reply["hits"]["hits"]), "relation": "eq"}
-    plain = search(place.behind.engine, place.behind.index, {"query": every, "terminate_after": 1}).json()
+    plain = search(cosine_index.stack.engine, cosine_index.stack.index, {"query": every, "terminate_after": 1}).json()
     assert reply["hits"]["total"]["value"] > plain["hits"]["total"]["value"]
 
 
 @pytest.mark.parametrize("url", ["", "?rest_total_hits_as_int=true&track_total_hits=true", "?typed_keys=true"])
 @pytest.mark.parametrize("count", [True, False, 10, 1])
-def test_totals_in_every_form(place: Place, url: str, count: Any) -> None:
+def test_totals_in_every_form(cosine_index: CosineIndex, url: str, count: Any) -> None:
     if "as_int" in url and count is not True:
         return
     body = asked(FEW, 10, 3, track_total_hits=count, aggs=AGGREGATIONS)
-    plain = search(place.behind.engine, place.behind.index, {"query": FEW, "track_total_hits": count}, url).json()
-    reply = place.search(body, url).json()
+    plain = search(
+        cosine_index.stack.engine, cosine_index.stack.index, {"query": FEW, "track_total_hits": count}, url
+    ).json()
+    reply = cosine_index.search(body, url).json()
     whole = len(reply["hits"]["hits"])
     if count is False:
         assert "total" not in reply["hits"]

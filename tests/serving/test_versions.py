@@ -9,7 +9,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.http.caller import older_types
 from tests.serving.client import call, search
-from tests.serving.conftest import Behind
+from tests.serving.conftest import SearchStack
 from tests.support.gateway import gateway_to
 from tests.support.servers import server_beside
 
@@ -30,21 +30,21 @@ def test_media_types_name_the_older_version(sent: bytes, expected: bytes) -> Non
     assert older_types(headers, 8) == [*((name, vendor + expected) for name, _ in headers[:2]), headers[2]]
 
 
-def test_a_client_of_a_newer_elasticsearch_is_answered_by_this_one(behind: Behind) -> None:
-    major = int(call(behind.engine, "GET", "/").json()["version"]["number"].partition(".")[0])
+def test_a_client_of_a_newer_elasticsearch_is_answered_by_this_one(stack: SearchStack) -> None:
+    major = int(call(stack.engine, "GET", "/").json()["version"]["number"].partition(".")[0])
     headers = {name: value.format(major + 1) for name, value in NEWER.items()}
     body: dict[str, Any] = {"query": {"match": {"text": "cat"}}, "size": 3}
-    plain = call(behind.gateway, "POST", f"/{behind.index}/_search", body, headers)
+    plain = call(stack.gateway, "POST", f"/{stack.index}/_search", body, headers)
     rescored = body | {"rescore": {"ttc": {"query_text": "cat"}}}
-    ours = call(behind.gateway, "POST", f"/{behind.index}/_search", rescored, headers)
+    ours = call(stack.gateway, "POST", f"/{stack.index}/_search", rescored, headers)
     assert (plain.status, ours.status) == (200, 200), ours.body
     assert ours.json()["ttc"]["applied"] is True
     told = "x-ttc-compatible-with"
-    if behind.product == "elasticsearch":
-        assert call(behind.engine, "POST", f"/{behind.index}/_search", body, headers).status == 400
+    if stack.product == "elasticsearch":
+        assert call(stack.engine, "POST", f"/{stack.index}/_search", body, headers).status == 400
         assert (plain.headers[told], ours.headers[told]) == (str(major), str(major))
         same = {name: value.format(major) for name, value in NEWER.items()}
-        assert told not in call(behind.gateway, "POST", f"/{behind.index}/_search", body, same).headers
+        assert told not in call(stack.gateway, "POST", f"/{stack.index}/_search", body, same).headers
     else:
         assert told not in plain.headers
 

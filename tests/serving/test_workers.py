@@ -25,7 +25,7 @@ from es_ttc.serving.workers import share_of
 from es_ttc.settings import GatewaySettings
 from tests.cli.test_serve import serving
 from tests.serving.client import call
-from tests.serving.conftest import Behind, make_index
+from tests.serving.conftest import SearchStack, make_index
 from tests.support.gateway import gateway_to
 
 PATIENCE_SECONDS = 120
@@ -167,10 +167,10 @@ def test_no_request_is_lost_when_the_gateway_ends(opensearch_url: str, tmp_path:
 
 
 def test_requests_that_are_on_their_way_when_the_gateway_ends_are_answered(opensearch_url: str) -> None:
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as exits:
         with gateway_to(opensearch_url) as url:
             address = (urlsplit(url).hostname or "", urlsplit(url).port or 0)
-            late, half, again = (stack.enter_context(socket.create_connection(address, 20)) for _ in range(3))
+            late, half, again = (exits.enter_context(socket.create_connection(address, 20)) for _ in range(3))
             head = b"GET /_ttc/health HTTP/1.1\r\nhost: x\r\n"
             half.sendall(head)
             again.sendall(head + b"\r\n")
@@ -201,11 +201,11 @@ def call_refused(address: tuple[str, int]) -> bool:
 
 @pytest.mark.parametrize("setting", ["max_caller_windows_per_second", "max_caller_requests"])
 def test_a_client_with_one_connection_gets_what_the_limit_says(
-    behind: Behind, monkeypatch: pytest.MonkeyPatch, setting: str
+    stack: SearchStack, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     monkeypatch.setattr(OnlyProcess, "count", 4)
-    settings = GatewaySettings(engine=behind.engine, port=0, **{setting: 8})  # type: ignore[arg-type]
-    path, body = f"/{behind.index}/_search", {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {}}}
+    settings = GatewaySettings(engine=stack.engine, port=0, **{setting: 8})  # type: ignore[arg-type]
+    path, body = f"/{stack.index}/_search", {"query": {"match": {"text": "cat"}}, "rescore": {"ttc": {}}}
     with running_gateway(settings) as url:
         if setting == "max_caller_requests":
             body = {"query": {"match": {"text": "cat"}}, "size": 0}

@@ -32,8 +32,8 @@ _SLOW_SECONDS = 0.8
 
 
 @dataclass
-class Workplace:
-    """Where jobs are done: names, addresses and files that all processes of a test share.
+class JobSetup:
+    """The names, addresses and files that all processes of a test of jobs share.
 
     Attributes:
         engine: The engine's URL.
@@ -79,12 +79,16 @@ class Workplace:
 class Worker:
     """An `es-ttc worker` in a process of its own."""
 
-    def __init__(self, place: Workplace, processes: int = 2, *, only: str | None = None) -> None:
-        self._log = (place.folder / f"worker-{time.monotonic_ns()}.log").open("wb")
-        command = [place.python, "-m", "es_ttc", "--debug", "worker", "--processes", str(processes)]
+    def __init__(self, job_setup: JobSetup, processes: int = 2, *, only: str | None = None) -> None:
+        self._log = (job_setup.folder / f"worker-{time.monotonic_ns()}.log").open("wb")
+        command = [job_setup.python, "-m", "es_ttc", "--debug", "worker", "--processes", str(processes)]
         command += ["--only", only] if only else []
         self.process = subprocess.Popen(
-            command, env={**os.environ, **place.environment}, stdout=self._log, stderr=self._log, start_new_session=True
+            command,
+            env={**os.environ, **job_setup.environment},
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,
         )
         self.log = Path(self._log.name)
 
@@ -117,9 +121,9 @@ def with_suppress(call: Any) -> None:
 
 
 @contextmanager
-def worker_at(place: Workplace, processes: int = 2) -> Iterator[Worker]:
+def worker_at(job_setup: JobSetup, processes: int = 2) -> Iterator[Worker]:
     """Run a worker for the time of a block."""
-    worker = Worker(place, processes)
+    worker = Worker(job_setup, processes)
     try:
         yield worker
     finally:
@@ -199,15 +203,15 @@ class Census:
     doubled: int
 
 
-async def census(engine: Engine, place: Workplace, job: str, index: str = "") -> Census:
-    """Count in the place's own index, or in another whose job has its records with the place's."""
-    await engine.refresh(index or place.index)
+async def census(engine: Engine, job_setup: JobSetup, job: str, index: str = "") -> Census:
+    """Count in the index of the set-up, or in another one whose job has its records beside it."""
+    await engine.refresh(index or job_setup.index)
     body = {"size": 10_000, "_source": False, "stored_fields": [ENRICHMENT], "docvalue_fields": [ENRICHED, ENRICHED_BY]}
-    hits = (await engine.search(index or place.index, body))["hits"]["hits"]
+    hits = (await engine.search(index or job_setup.index, body))["hits"]["hits"]
     found = {hit["_id"]: hit.get("fields", {}) for hit in hits}
     enriched = {name: fields for name, fields in found.items() if ENRICHED in fields}
     once = sum(sorted(fields.get(ENRICHMENT, [])) == expected(int(name[1:])) for name, fields in enriched.items())
-    outcomes = f"{place.index}-jobs-outcomes"
+    outcomes = f"{job_setup.index}-jobs-outcomes"
     await engine.refresh(outcomes)
     query = {"bool": {"filter": [{"term": {"job": job}}, {"term": {"outcome": "done"}}]}}
     notes = (await engine.search(outcomes, {"size": 10_000, "query": query, "_source": ["document"]}))["hits"]["hits"]

@@ -12,9 +12,11 @@ BY_PRODUCT = ("tests/plugin/", "tests/ingest/test_recovery.py")
 """Of which each product's tests stay together, by the product in a test's name: they share nodes of their own."""
 TOGETHER = ("tests/evaluation/test_through_engine.py", "tests/evaluation/test_programs_", "tests/evaluation/test_rewri")
 """Files that stay together: one looks for temporary indices, the others make some."""
+FOLDERS = ("tests/serving/security/",)
+"""Folders that stay together: their tests share a node of their own."""
 KILLED = (
-    "tests/jobs/test_workers.py::test_a_job_survives_everything",
-    "tests/jobs/test_workers.py::test_what_is_written_is_encoded_once_whatever_is_killed",
+    "tests/jobs/test_workers.py::test_job_with_processes_killed_enriches_every_document_once",
+    "tests/jobs/test_workers.py::test_followed_writes_with_processes_killed_are_encoded_once",
     "tests/attach/test_killed.py::test_an_engine_that_is_killed",
     "tests/ingest/test_engine_killed.py",
     "tests/serving/test_engine_faults.py",
@@ -35,7 +37,7 @@ FIRST = (
     "tests/engine/node/test_life.py",
     "tests/cli/test_demo.py",
     "tests/faults/test_three_nodes.py",
-    "tests/serving/test_security.py",
+    "tests/serving/security/",
     "tests/training/",
     "tests/serving/writes/",
     "tests/faults/test_slow_clients.py",
@@ -105,7 +107,7 @@ def scope(nodeid: str) -> str:
     for group in (TOGETHER, KILLED, LAST):
         if nodeid.startswith(group):
             return group[0]
-    return nodeid if path in APART else path
+    return next((folder for folder in FOLDERS if path.startswith(folder)), nodeid if path in APART else path)
 
 
 def rank(nodeid: str) -> int:

@@ -93,14 +93,14 @@ def test_a_trained_late_model_loads_in_its_own_library(trained: dict[str, Any]) 
     assert course["losses"][-1] < course["losses"][0] / 2
     assert course["valid"][course["best_epoch"]] == max(course["valid"]) > course["valid"][0]
     assert [path.name for path in out.parent.iterdir()] == ["tools-late"]
-    ours, theirs = load_encoder(f"{out}@torch:float32"), late_models.library(out)
-    assert (ours.identity.model, ours.identity.dims, ours.identity.max_length) == ("tools-late", 16, 48)
-    assert read_late(out).late == settings_of(theirs, source="it")
+    own, reference = load_encoder(f"{out}@torch:float32"), late_models.library(out)
+    assert (own.identity.model, own.identity.dims, own.identity.max_length) == ("tools-late", 16, 48)
+    assert read_late(out).late == settings_of(reference, source="it")
     queries, documents = list(ASKED), TEXTS
-    their_queries, their_documents = theirs.encode_query(queries), theirs.encode_document(documents)
-    expected = theirs.similarity(their_queries, their_documents).numpy()
-    encoded = ours.encode(documents).tokens
-    for place, query in enumerate(ours.encode(queries, role="query").tokens):
+    their_queries, their_documents = reference.encode_query(queries), reference.encode_document(documents)
+    expected = reference.similarity(their_queries, their_documents).numpy()
+    encoded = own.encode(documents).tokens
+    for place, query in enumerate(own.encode(queries, role="query").tokens):
         sums = [(query @ document.T).max(axis=1).sum() for document in encoded]
         np.testing.assert_allclose(sums, expected[place], atol=1e-4)
 

@@ -83,6 +83,8 @@ class OwnIndexTarget:
             if item.mark is None or item.mark.state is None
         }
         found: dict[int, str] = {}
+        if not fresh:
+            return found
         whole = whole_source(await self._engine.capabilities())
         ids = sorted({identifier for identifier, _ in fresh})
         for start in range(0, len(ids), _SOURCES_AT_ONCE):

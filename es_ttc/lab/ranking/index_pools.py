@@ -88,7 +88,7 @@ async def _collect(
     async with own_gateway(source.settings, encoder) as gateway:
         if head is not None:
             gateway.encoders.adapters = QueryAdapters.of_all(encoder.identity, head)
-        caller = Caller(gateway.upstream.service_headers(), quote(source.name, safe=",:*"))
+        caller = gateway.upstream.gateway_caller(quote(source.name, safe=",:*"))
         reader = IndexReader(gateway, caller, encoder, fields)
         log = PoolLog(reader, spec, signals, silent if keep else progress, window=source.window)
         pools = await (log.pools(judged) if keep is None else _in_parts(log, judged, keep, progress))

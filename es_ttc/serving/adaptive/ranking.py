@@ -1,7 +1,6 @@
 """One search with a strategy: strategy, reranker, deadline, fallback, and the response's summary."""
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,20 +24,20 @@ from es_ttc.serving.adaptive.rerankers import (
 )
 from es_ttc.serving.adaptive.walk import CallerNeighbours, WalkDocuments
 from es_ttc.serving.answer_forms import require_scores
-from es_ttc.serving.deadline import Deadline, ScoringError, fell_back
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.deadline import Deadline, ScoringError
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.scores import Method, Timings, WindowRequest, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
-from es_ttc.serving.request.response import add_took, shortest
+from es_ttc.serving.plan.plan import SearchPlan
+from es_ttc.serving.request.response import shortest
 from es_ttc.serving.rescore.collapse import groups_of
 from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
-from es_ttc.serving.rescore.page import pinned_count, set_max_score, shown_hit
-from es_ttc.serving.rescore.plan import SearchPlan
-from es_ttc.serving.rescore.window import RescoredResponse, cut_first_pass
+from es_ttc.serving.rescore.page import RankedPage, first_pass_page, shown_hit
+from es_ttc.serving.rescore.ranking import pinned_count
+from es_ttc.serving.summary import Summary
 
 _SHARED = ("derived", "runtime_mappings", "timeout")
 _AHEAD = 20
@@ -78,7 +77,7 @@ class AdaptiveReranking:
         begun = None
         if method is not None and plan.page.fetch and encode and plan.problem is None:
             begun = self.gateway.scorer.begin_encoding(method, plan.texts, caller)
-        return AdaptiveRescoring(self, plan, strategy, params, method, begun, started)
+        return AdaptiveRescoring(self, plan, caller, strategy, params, method, begun, started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +86,7 @@ class AdaptiveRescoring:
 
     services: AdaptiveReranking
     plan: SearchPlan
+    caller: Caller
     strategy: Strategy
     params: StrategyParams
     method: Method | None  # the rescorer that is used as reranker; None for a reranker of the settings
@@ -98,32 +98,21 @@ class AdaptiveRescoring:
         """Whether hits with only content hashes can be ranked; documents are identified by their ids here."""
         return False
 
-    async def rank(
-        self,
-        response: dict[str, Any],
-        first_pass_ms: float | None,
-        caller: Caller,
-        *,
-        spent: float = 0.0,
-        ranked_ms: float | None = None,
-    ) -> RescoredResponse:
-        """Put the engine's response into the order of the strategy, in place; see :meth:`WindowRescoring.rank`."""
-        plan, metrics, name = self.plan, self.services.gateway.metrics, self.strategy.name
-        timings, began = Timings(first_pass=first_pass_ms), time.perf_counter()
-        hits = response["hits"]["hits"]
+    async def rank(self, hits: Sequence[dict[str, Any]], *, first_pass_ms: float | None, since: float) -> RankedPage:
+        """Return the page of some hits in the order of the strategy; see :meth:`WindowRescoring.rank`."""
+        plan, name = self.plan, self.strategy.name
+        timings = Timings(first_pass=first_pass_ms)
         if plan.problem is not None:
-            own = None if plan.collapse is None else groups_of(hits, plan.collapse.field)
-            window = cut_first_pass(response, plan, own)
-            summary = {"method": name, "applied": False, "window": min(len(hits), plan.page.window), "scored": 0}
-            response["ttc"] = {**summary, "reason": str(plan.problem), "took": timings.as_dict()}
-            fell_back(metrics, "first pass answered", name, plan.problem)
-            return RescoredResponse(False, window)
+            page, own = first_pass_page(plan, hits)
+            window = min(len(hits), plan.page.window)
+            summary = Summary.fell_back(name, plan.problem, timings.as_dict(), window=window, scored=0)
+            return RankedPage(page, summary, groups=own, fallbacks=[("first pass answered", plan.problem)])
         require_scores(hits, "the search failed")
         scores = first_pass_scores(hits[: plan.page.window])
         pinned = pinned_count(scores)
         buried = int((scores[pinned:] <= 0).sum()) if plan.changes_scores else 0
-        conditions, undecided = await self._conditions(caller) if self.strategy.walks else ([], None)
-        walk = _Walk(self, hits, caller, timings, spent + (ranked_ms or 0.0), conditions, undecided)
+        filters, undecided = await self._filters() if self.strategy.walks else ([], None)
+        walk = _Walk(self, hits, timings, since, filters, undecided)
         await walk.run(range(pinned, len(scores) - buried))
         invalid = next((error for error in walk.failures if isinstance(error, InvalidRequest)), None)
         if invalid is not None:
@@ -131,34 +120,33 @@ class AdaptiveRescoring:
         if walk.failures and plan.section.on_error == "fail":
             raise _as_ours(walk.failures[0])
         applied = walk.reranked.judged > 0 or pinned >= len(scores) - buried
-        documents, ranks = walk.documents, slice(plan.page.start, plan.page.start + plan.page.size)
+        documents, ranks = walk.documents, plan.page.ranks
         groups = None if plan.collapse is None else groups_of(documents.hits, plan.collapse.field)
         weight = self.params.first_pass_weight if isinstance(self.params, RrParams) else 0
         outcome = rank_hits(walk.reranked, walk.budgeted, documents, plan.section, pinned, weight) if applied else None
-        order, window = in_groups(outcome, groups, hits, plan.page.fetch)
+        order, window_groups = in_groups(outcome, groups, hits, plan.page.fetch)
         try:
             page_hits = await add_hits_outside_first_pass(order[ranks], documents, plan)
         except EsTtcError as error:
             walk.failures.append(error)
             applied, outcome = False, None
-            order, window = in_groups(None, groups, hits, plan.page.fetch)
+            order, window_groups = in_groups(None, groups, hits, plan.page.fetch)
             page_hits = {document: hits[document] for document in order[ranks]}
-        response["hits"]["hits"] = walk.shown(order[ranks], page_hits, outcome)
-        if outcome is not None:
-            set_max_score(response, outcome.scores)
-        response["ttc"] = walk.summary(applied=applied)
-        add_took(response, (time.perf_counter() - began) * 1000)
-        metrics.skipped(walk.skipped.values())
-        for failure in walk.failures:
-            fell_back(metrics, "walk cut short", name, _as_ours(failure))
-        return RescoredResponse(applied, window)
+        return RankedPage(
+            hits=walk.shown(order[ranks], page_hits, outcome),
+            summary=walk.summary(applied=applied),
+            max_score=None if outcome is None or not len(outcome.scores) else shortest(outcome.scores[0]),
+            groups=window_groups,
+            fallbacks=[("walk cut short", _as_ours(failure)) for failure in walk.failures],
+            skipped=[*walk.skipped.values()],
+        )
 
-    async def _conditions(self, caller: Caller) -> tuple[list[Any], str | None]:
+    async def _filters(self) -> tuple[list[Any], str | None]:
         """Return what every document from outside the first pass must match, or why that cannot be decided."""
         body, texts = self.plan.body, self.plan.texts
         try:
             names = text_fields(body, texts)
-            analysed = await self.services.gateway.numbers.analysed(names, caller) if names else frozenset()
+            analysed = await self.services.gateway.numbers.analysed(names, self.caller) if names else frozenset()
             return required_filters(body, texts, analysed.__contains__), None
         except (UndecidedDemands, EngineError) as error:
             return [], str(error)
@@ -171,15 +159,14 @@ class _Walk:
         self,
         search: AdaptiveRescoring,
         hits: Sequence[dict[str, Any]],
-        caller: Caller,
         timings: Timings,
-        spent: float,
-        conditions: Sequence[Any],
+        since: float,
+        filters: Sequence[Any],
         undecided: str | None,
     ) -> None:
-        gateway, plan, params = search.services.gateway, search.plan, search.params
-        timeout_ms = plan.section.timeout_ms or gateway.settings.default_timeout_ms
-        self._deadline = Deadline.within(timeout_ms - spent, timeout_ms=plan.timeout_ms, started=search.started)
+        gateway, plan, params, caller = search.services.gateway, search.plan, search.params, search.caller
+        budget = plan.section.timeout_ms or gateway.settings.default_timeout_ms
+        self._deadline = Deadline.within(budget, timeout_ms=plan.timeout_ms, started=search.started, since=since)
         self._search = search
         self._caller = caller
         self._timings = timings
@@ -187,15 +174,15 @@ class _Walk:
         self._found = len(hits)
         self.failures: list[Exception] = []
         self.documents = WalkDocuments(
-            EngineRequests(gateway.upstream, caller),
+            gateway.engine.as_caller(caller),
             urlencode([pair for pair in plan.params if pair[0] in TARGET_PARAMS]).encode(),
             {key: plan.body[key] for key in _SHARED if key in plan.body},
-            conditions,
+            filters,
             hits,
             plan.group_fields,
         )
         self._graph = CallerNeighbours(
-            EngineRequests(gateway.upstream, gateway.attached.side_caller(caller)),
+            gateway.engine.as_caller(gateway.attached.side_caller(caller)),
             self.documents,
             self._deadline,
             depth=getattr(params, "depth", 0),
@@ -286,8 +273,8 @@ class _Walk:
             hits.append(shown_hit(hit, plan.section, score, judged, detail, explain=plan.explain, unscored=unscored))
         return hits
 
-    def summary(self, *, applied: bool) -> dict[str, Any]:
-        """Return the response's summary."""
+    def summary(self, *, applied: bool) -> Summary:
+        """Return the summary of the walk."""
         search, reranked, graph, reranker = self._search, self.reranked, self._graph, self._reranker
         walk: dict[str, Any] = {
             "reranker": search.params.reranker,
@@ -301,27 +288,26 @@ class _Walk:
         if search.strategy.walks:
             walk["outside"] = sum(document >= self._found for document in reranked.documents[: reranked.judged])
             walk["graph"] = "unread" if graph.problem is not None else "missing" if graph.without else "read"
-            times["graph"] = round(graph.waited * 1000, 2)
+            times["graph"] = graph.waited * 1000
         if search.plan.section.detail:
             walk["calls"] = [self._call(document) for document in reranked.calls]
-        summary: dict[str, Any] = {
-            "method": search.strategy.name,
-            "applied": applied,
+        parts: dict[str, Any] = {
             "window": min(self._found, search.plan.page.window),
             "scored": reranked.judged,
             "walk": walk,
         }
         if isinstance(reranker, RescorerReranker) and reranker.encoder is not None:
-            summary["encoder"] = reranker.encoder
+            parts["encoder"] = reranker.encoder
         if self.skipped:
-            summary["skipped"] = skip_reasons.summary(self.skipped.values())
+            parts["skipped"] = skip_reasons.summary(self.skipped.values())
+        reason = None
         if self.failures:
-            summary |= {"partial": applied, "reason": str(self.failures[0])}
+            parts["partial"], reason = applied, str(self.failures[0])
         elif self._undecided is not None:
-            summary |= {"partial": True, "reason": self._undecided}
+            parts["partial"], reason = True, self._undecided
         elif search.strategy.walks and graph.without:
-            summary |= {"partial": True, "reason": graph.without[min(graph.without)]}
-        return summary | {"took": times}
+            parts["partial"], reason = True, graph.without[min(graph.without)]
+        return Summary(search.strategy.name, times, parts, applied, reason)
 
     def _call(self, document: int) -> dict[str, Any]:
         index, identifier = self.documents.identity(document)

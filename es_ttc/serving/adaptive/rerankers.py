@@ -136,7 +136,7 @@ class TextFields:
     """The text fields of an index, from its mapping or that of its side index; cached for a short time."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._upstream = gateway.upstream
+        self._engine = gateway.engine
         self._side_caller = gateway.attached.side_caller
         self._known: ExpiringCache[str, tuple[str, ...]] = ExpiringCache(_FIELDS_KEPT, _FIELDS_SECONDS)
 
@@ -146,7 +146,7 @@ class TextFields:
         if known is not None:
             return known.value
         places = ((index, caller), (side_alias(index), self._side_caller(caller)))
-        if fields := await encoded_fields(self._upstream, places):
+        if fields := await encoded_fields(self._engine, places):
             self._known.put(index, fields)
             return fields
         raise MissingFeature(

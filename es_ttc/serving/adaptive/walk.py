@@ -25,7 +25,7 @@ from es_ttc.index.mappings.spec import ROOT
 from es_ttc.reranking.rerankers import Passage
 from es_ttc.reranking.strategies import StepLimit
 from es_ttc.serving.deadline import Deadline
-from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
+from es_ttc.serving.engine import EngineClient, NotForCaller, NotThere
 from es_ttc.serving.features.keys import MARKS
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class WalkDocuments:
 
     def __init__(
         self,
-        engine: EngineRequests,
+        engine: EngineClient,
         params: bytes,
         shared: Mapping[str, Any],
         conditions: Sequence[Any],
@@ -134,7 +134,7 @@ class CallerNeighbours:
     """
 
     def __init__(
-        self, engine: EngineRequests, documents: WalkDocuments, deadline: Deadline, *, depth: int, fan_out: int
+        self, engine: EngineClient, documents: WalkDocuments, deadline: Deadline, *, depth: int, fan_out: int
     ) -> None:
         self.without: dict[str, str] = {}
         self.present: set[str] = set()

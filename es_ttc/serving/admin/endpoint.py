@@ -3,31 +3,23 @@
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
-from urllib.parse import urlencode
 
-import orjson
 from pydantic import SecretStr
 from starlette.requests import Request
 from starlette.responses import Response
 
-from es_ttc.engine.exchange import Answer, Unreachable
-from es_ttc.engine.protocol import Detected, Engine
 from es_ttc.errors import (
     EngineError,
-    EngineUnavailable,
     EsTtcError,
     InvalidRequest,
     NotAllowed,
     NotSignedIn,
     TooManyRequests,
 )
-from es_ttc.serving.engine_requests import EngineRequests
-from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.limits import decompressed
 from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest, json_headers
 from es_ttc.serving.logs import log
@@ -151,47 +143,6 @@ class EndpointRunner:
         """Return a JSON response: the handler's result, or its error."""
         status, body = await self.answered(work)
         return json_response(request, body, status)
-
-
-class CallersEngine(Engine):
-    """The engine, with a caller's credentials, for records that callers read and write: jobs, judgements."""
-
-    product = "opensearch"  # not used: no request for these records depends on the product
-
-    def __init__(self, gateway: Gateway, caller: Caller) -> None:
-        super().__init__(gateway.settings)
-        self._requests = EngineRequests(gateway.upstream, caller)
-
-    @property
-    def name(self) -> str:
-        """The engine's name in messages, which do not contain its address."""
-        return "the engine"
-
-    async def close(self) -> None:
-        """Do nothing: the connections are the gateway's."""
-
-    async def _exchange(
-        self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
-    ) -> Answer:
-        del seconds  # the gateway's own timeout is used
-        query_string = urlencode(params).encode()
-        try:
-            answer = await self._requests.send(
-                method, path.encode(), query_string, body, content_type=content_type.encode()
-            )
-        except EngineUnavailable as error:
-            raise Unreachable(str(error), may_repeat=False) from error
-        try:
-            return Answer(answer.status, orjson.loads(answer.body) if answer.body else None)
-        except orjson.JSONDecodeError as error:
-            raise self._not_json(method, path) from error
-
-    async def _sorts_by_position(self) -> bool:
-        return True
-
-    async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
-        del nodes
-        raise EngineError("the engine's capabilities are not read with a caller's credentials")
 
 
 async def with_callers_errors(work: Coroutine[Any, Any, T]) -> T:

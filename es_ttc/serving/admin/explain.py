@@ -19,14 +19,15 @@ from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
 from es_ttc.serving.admin.endpoint import EndpointRunner, ended_by_disconnect, json_object, with_callers_errors
 from es_ttc.serving.answer_forms import Form, require_form, require_scores, require_search_answer
-from es_ttc.serving.engine_requests import EngineRequests, reason_of, require_complete
+from es_ttc.serving.engine import EngineClient, reason_of, require_complete
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
+from es_ttc.serving.plan.items import DEFAULT_WINDOW, find_rescore
+from es_ttc.serving.plan.plan import DEFAULT_SIZE
 from es_ttc.serving.request.body import body_integer, body_number, find_clauses, texts_of
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section, parse_section
-from es_ttc.serving.rescore.plan import DEFAULT_SIZE, DEFAULT_WINDOW, find_rescore
 from es_ttc.serving.search import Searches
 
 _KIND = "explain"
@@ -163,12 +164,12 @@ class Explaining:
             told.factor = detail.get("factor")
             if told.rank > page and not left_out and "items" not in detail and told.factor is None:
                 told.weights = least_changes([*map(_signals, hits)], told.rank - 1, page)
-        await self._examine(EngineRequests(self._gateway.upstream, Caller(request.headers.raw)), told, search, ids)
+        await self._examine(self._gateway.engine.as_caller(Caller(request.headers.raw)), told, search, ids)
         told.reasons = [*_reasons(told, hits, detail, summary, own[KEY], search, section, window, page)]
         return told
 
     async def _examine(
-        self, engine: EngineRequests, told: Explanation, search: Mapping[str, Any], ids: Mapping[str, Any]
+        self, engine: EngineClient, told: Explanation, search: Mapping[str, Any], ids: Mapping[str, Any]
     ) -> None:
         """Find out whether the query matches the document, at which rank, and what it fails and lacks."""
         query, after = search.get("query") or {"match_all": {}}, search.get("post_filter")
@@ -205,7 +206,7 @@ class Explaining:
             require_form(counts, {"hits": {"total": {"value": int}}}, _FAILING)
             told.first_pass_rank = counts["hits"]["total"]["value"] + 1
 
-    async def _words(self, engine: EngineRequests, index: str, query: Any) -> dict[str, Any]:
+    async def _words(self, engine: EngineClient, index: str, query: Any) -> dict[str, Any]:
         """Return for each word of the query's text, as the engine reads it, the clauses with this word in its place."""
         texts = list(dict.fromkeys(texts_of(query)))
         if len(texts) != 1:
@@ -263,7 +264,7 @@ def _leaves(part: Any) -> int:
     return len(part.split()) if isinstance(part, str) else 1
 
 
-async def _matching(engine: EngineRequests, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
+async def _matching(engine: EngineClient, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the engine's answer to a search without a section."""
     found = await engine.json("POST", _search_path(index), body=body, failing=_FAILING, in_own_words=True)
     answer = require_search_answer(found, _FAILING)

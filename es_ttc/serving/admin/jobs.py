@@ -23,7 +23,7 @@ from es_ttc.enrichment.jobs.record import JobState, is_encoding
 from es_ttc.enrichment.jobs.submission import JobRequest, submit_job
 from es_ttc.enrichment.proposals.plan import prompt_names
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.serving.admin.endpoint import CallersEngine, EndpointRunner, json_object, with_callers_errors
+from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, with_callers_errors
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
@@ -50,7 +50,7 @@ def _answered(
 
     @wraps(work)
     async def answer(self: Api, request: Request) -> Response:
-        engine = CallersEngine(self.gateway, Caller(request.headers.raw))
+        engine = self.gateway.engine.as_caller(Caller(request.headers.raw)).protocol()
         return await self.runner.json(request, with_callers_errors(work(self, request, engine)))
 
     return answer
@@ -160,7 +160,7 @@ class JobMetrics:
 
 async def pending_documents(gateway: Gateway) -> Mapping[JobKind, int]:
     """Return the pending documents of running jobs by kind, read with the gateway's own credentials."""
-    engine = CallersEngine(gateway, Caller(gateway.upstream.service_headers()))
+    engine = gateway.engine.as_gateway().protocol()
     pending = dict.fromkeys(JobKind, 0)
     for status in await commands.listed(engine, gateway.settings, [JobState.RUNNING]):
         kind = JobKind.ENCODE if is_encoding(status.job.id) else JobKind.ENRICH

@@ -16,8 +16,8 @@ from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry as rescorers
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
+from es_ttc.serving.plan.items import ExtSection
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, OF_RESCORE, Section
-from es_ttc.serving.rescore.plan import ExtSection
 
 Schema = dict[str, Any]
 

@@ -47,11 +47,10 @@ from es_ttc.serving.features.reader import MissingFeatures
 from es_ttc.serving.features.scores import Method, SuppliedDocuments, Timings, WindowRequest, WindowScores
 from es_ttc.serving.features.skip_reasons import NoFeatures
 from es_ttc.serving.gateway import Gateway
-from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import slices
 from es_ttc.serving.request.section import DEFAULT_METHOD, Section, parse_section, texts_in
-from es_ttc.serving.rescore.page import pinned_count, ranking_of
+from es_ttc.serving.rescore.ranking import pinned_count, ranking_of
 
 PROTOCOL_VERSION = 1
 MEDIA_TYPE = "application/cbor"
@@ -129,7 +128,7 @@ class Sidecar:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._settings = gateway.settings
-        self._caller = Caller(gateway.upstream.service_headers())
+        self._caller = gateway.upstream.gateway_caller()
         self._scoring = EndpointRunner("score", gateway.metrics, gateway.settings.max_concurrent_requests)
         self._encoding = EndpointRunner("encode", gateway.metrics, _ENCODING_AT_ONCE)
         self._specs: ExpiringCache[str, IndexSpec] = ExpiringCache(_MAX_CACHED_SPECS, _SPEC_SECONDS)
@@ -223,7 +222,7 @@ class Sidecar:
         cached = self._specs.get(index)
         if cached is not None:
             return cached.value
-        async for written in meta_of(self._gateway.upstream, index, None, self._caller):
+        async for written in meta_of(self._gateway.engine, index, None, self._caller):
             if len(written) > 1:
                 raise InvalidRequest(f"[{index}] stands for {len(written)} indices: name one")
             meta = written[0] if written else None

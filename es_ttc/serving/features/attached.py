@@ -21,12 +21,11 @@ from es_ttc.index.mappings.attached import ID, ROUTING, SEQ_NO, SOURCE, side_ali
 from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
-from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
+from es_ttc.serving.engine import EngineClient, NotForCaller, NotThere
 from es_ttc.serving.features.keys import SEQ_NO as SEQ_NO_OF_HITS
 from es_ttc.serving.features.keys import DocumentKey, RoutedId, document_keys, is_mark, single_values
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 from es_ttc.settings import SideCredentials
 
@@ -84,9 +83,8 @@ class FeatureLocations:
 class AttachedFeatureLocator:
     """Finds the features of attached indices; side indices are read as the caller, or as the gateway itself."""
 
-    def __init__(self, upstream: Upstream, credentials: SideCredentials) -> None:
-        self._upstream = upstream
-        self._engine = EngineRequests(upstream)
+    def __init__(self, engine: EngineClient, credentials: SideCredentials) -> None:
+        self._engine = engine
         self._credentials = credentials
         self._with_sides: LruCache[str, bool] = LruCache(_MAX_REMEMBERED)
 
@@ -111,7 +109,7 @@ class AttachedFeatureLocator:
     def side_caller(self, caller: Caller) -> Caller:
         """Return the request context with which a side index is read: the caller's, or the gateway's own."""
         if self._credentials == "gateway":
-            return Caller(self._upstream.service_headers())
+            return self._engine.upstream.gateway_caller()
         return Caller(caller.headers)
 
     async def locate(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> FeatureLocations:

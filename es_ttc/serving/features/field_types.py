@@ -6,9 +6,8 @@ from typing import Any
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError, MissingFeature
 from es_ttc.serving.answer_forms import FIELD_CAPS
-from es_ttc.serving.engine_requests import EngineRequests, NotForCaller
+from es_ttc.serving.engine import EngineClient, NotForCaller
 from es_ttc.serving.http.caller import Caller, CallerKeys
-from es_ttc.serving.http.upstream import Upstream
 
 NUMERIC_TYPES = frozenset(
     {"byte", "double", "float", "half_float", "integer", "long", "scaled_float", "short", "unsigned_long"}
@@ -24,8 +23,8 @@ _FIX_METHOD = "search an index that has it, or take a model that was trained wit
 class FieldTypes:
     """Reads the types of fields; answers are remembered for a minute."""
 
-    def __init__(self, upstream: Upstream) -> None:
-        self._requests = EngineRequests(upstream)
+    def __init__(self, engine: EngineClient) -> None:
+        self._engine = engine
         self._keys = CallerKeys()
         self._known: ExpiringCache[bytes, None] = ExpiringCache(_MAX_REMEMBERED, _SECONDS)
         self._texts: ExpiringCache[bytes, frozenset[str] | str] = ExpiringCache(_MAX_REMEMBERED, _SECONDS)
@@ -50,7 +49,7 @@ class FieldTypes:
         if key in self._known:
             return
         try:
-            answer = await self._requests.as_caller(caller).json(
+            answer = await self._engine.as_caller(caller).json(
                 "GET",
                 f"/{target}/_field_caps".encode(),
                 caller.query_string(fields=",".join(fields)),
@@ -89,7 +88,7 @@ class FieldTypes:
         """Return the names of analysed fields, or why the caller may not know them."""
         failing = f"the types of the fields of [{target}] could not be read"
         query_string = caller.query_string(fields=",".join(names), **more)
-        request = self._requests.as_caller(caller)
+        request = self._engine.as_caller(caller)
         try:
             answer = await request.json(
                 "GET", f"/{target}/_field_caps".encode(), query_string, failing=failing, form=FIELD_CAPS
@@ -120,13 +119,12 @@ def _field_problem(capabilities: Mapping[str, Any], fields: Sequence[str]) -> tu
     return None
 
 
-async def mapped_fields(upstream: Upstream, caller: Caller, indices: Sequence[str], fields: Set[str]) -> set[str]:
+async def mapped_fields(engine: EngineClient, caller: Caller, indices: Sequence[str], fields: Set[str]) -> set[str]:
     """Return those fields that at least one index has, by the engine's `_field_caps`."""
     query_string = caller.query_string(fields=",".join(sorted(fields)), include_unmapped="true")
     failing = f"the fields of [{', '.join(indices) or caller.indices}] could not be read"
-    engine = EngineRequests(upstream, caller)
     path = caller.path(indices, "_field_caps")
-    answer = await engine.json("GET", path, query_string, failing=failing, form=FIELD_CAPS)
+    answer = await engine.as_caller(caller).json("GET", path, query_string, failing=failing, form=FIELD_CAPS)
     found = answer["fields"]
     return {name for name in fields if _is_mapped(found.get(name, {}), indices)}
 

@@ -16,10 +16,9 @@ from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable
 from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.calibration import calibration_of
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, ROOT
-from es_ttc.serving.engine_requests import EngineRequests, IncompleteAnswer
+from es_ttc.serving.engine import EngineClient, IncompleteAnswer
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.http.caller import Caller, CallerKeys
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.vectors.moments import Moments
 
 _META = {"*": {"mappings": {"_meta": {ROOT: dict}}}}
@@ -35,8 +34,8 @@ _MAX_ENCODERS = 10
 class IndexMeta:
     """Reads and caches calibrations and lengths, which the mappings of indices contain."""
 
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
+    def __init__(self, engine: EngineClient) -> None:
+        self._engine = engine
         self._keys = CallerKeys()
         self._unreadable: ExpiringCache[bytes, None] = ExpiringCache(_MAX_LENGTHS, _SECONDS)
         self._calibrations: ExpiringCache[tuple[str, str], Moments | None] = ExpiringCache(_MAX_CALIBRATIONS, _SECONDS)
@@ -79,14 +78,14 @@ class IndexMeta:
         place = self._keys.of(caller.headers, f"{index}\n{key}".encode())
         if place in self._unreadable:
             return None
-        async for values in meta_of(self._upstream, index, key, caller):
+        async for values in meta_of(self._engine, index, key, caller):
             return values
         self._unreadable.put(place, None)
         return None
 
 
 async def meta_of(
-    upstream: Upstream, index: str, key: str | None, caller: Caller, *, ignore_missing: bool = False
+    engine: EngineClient, index: str, key: str | None, caller: Caller, *, ignore_missing: bool = False
 ) -> AsyncIterator[list[Any]]:
     """Yield the values of ``_meta.ttc.<key>``, read with the caller's credentials and then with the gateway's own.
 
@@ -97,10 +96,9 @@ async def meta_of(
     params = {"filter_path": f"*.mappings._meta.{path_in_meta}"}
     query_string = urlencode(params | ({"ignore_unavailable": "true"} if ignore_missing else {})).encode()
     path = f"/{quote(index, safe='')}/_mapping".encode()
-    requests = EngineRequests(upstream)
-    for engine in (requests.as_caller(caller), requests.as_gateway()):
+    for client in (engine.as_caller(caller), engine.as_gateway()):
         try:
-            answer = await engine.json("GET", path, query_string, failing="the mapping could not be read", form=_META)
+            answer = await client.json("GET", path, query_string, failing="the mapping could not be read", form=_META)
         except EngineUnavailable:
             raise
         except EngineError:
@@ -109,7 +107,7 @@ async def meta_of(
         yield found if key is None else [meta[key] for meta in found]
 
 
-async def features_of(engine: EngineRequests, target: str = "", *, failing: str) -> dict[str, Mapping[str, Any]]:
+async def features_of(engine: EngineClient, target: str = "", *, failing: str) -> dict[str, Mapping[str, Any]]:
     """Return what is known of the features of each index behind a target, by its name, its own or its side index's.
 
     Without a target it is that of all indices. The target is quoted for a path.
@@ -132,10 +130,10 @@ async def features_of(engine: EngineRequests, target: str = "", *, failing: str)
     return {meta.get("source", name): meta for name, meta in described.items()}
 
 
-async def encoded_fields(upstream: Upstream, places: Iterable[tuple[str, Caller]]) -> tuple[str, ...]:
+async def encoded_fields(engine: EngineClient, places: Iterable[tuple[str, Caller]]) -> tuple[str, ...]:
     """Return the text fields that were encoded, by the first of some indices, each with its caller, that name any."""
     for index, caller in places:
-        async for fields in meta_of(upstream, index, "text_fields", caller, ignore_missing=True):
+        async for fields in meta_of(engine, index, "text_fields", caller, ignore_missing=True):
             if fields:
                 return tuple(dict.fromkeys(name for names in fields for name in names))
     return ()
@@ -149,9 +147,9 @@ class IndexEncoderLookup:
     """
 
     def __init__(
-        self, upstream: Upstream, side_caller: Callable[[Caller], Caller], preferred: Callable[[], Sequence[str]]
+        self, engine: EngineClient, side_caller: Callable[[Caller], Caller], preferred: Callable[[], Sequence[str]]
     ) -> None:
-        self._engine = EngineRequests(upstream)
+        self._engine = engine
         self._side_caller = side_caller
         self._preferred = preferred
         self._keys = CallerKeys()

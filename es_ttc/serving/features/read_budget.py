@@ -13,10 +13,9 @@ from itertools import count
 
 from es_ttc.errors import EngineError
 from es_ttc.rescorers.base import Feature
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.keys import dims_of
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 
 MIB = 2**20
@@ -165,11 +164,11 @@ class ReadQueue:
 class ReadBudget:
     """Bounds the bytes in flight by the smallest heap of the engine's nodes, if the gateway may read it."""
 
-    def __init__(self, upstream: Upstream, megabytes: int | None, processes: int = 1) -> None:
+    def __init__(self, engine: EngineClient, megabytes: int | None, processes: int = 1) -> None:
         self._processes = processes
         self.turns = ReadQueue(self._own(_UNKNOWN_HEAP if megabytes is None else megabytes * MIB))
         self.sizes = DocumentSizes()
-        self._engine = EngineRequests(upstream)
+        self._engine = engine
         self._is_set = megabytes is not None
         self._next_read = 0.0
         self._reading: asyncio.Task[None] | None = None

@@ -16,7 +16,7 @@ from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.readers import ReadFeature
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.rescorers.base import Feature
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.cache import FeatureCache
 from es_ttc.serving.features.decoding import (
     ABSENT,
@@ -35,7 +35,6 @@ from es_ttc.serving.features.keys import DocumentKey, SentBlobs, reader_for
 from es_ttc.serving.features.read_budget import ReadBudget, unknown_size
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 from es_ttc.serving.pool import BoundedPool
 
@@ -80,7 +79,7 @@ class FeatureReader:
 
     def __init__(
         self,
-        upstream: Upstream,
+        engine: EngineClient,
         cache: FeatureCache,
         pool: BoundedPool,
         side_caller: Callable[[Caller], Caller],
@@ -88,8 +87,7 @@ class FeatureReader:
         meta: IndexMeta,
     ) -> None:
         self._cache = cache
-        self._upstream = upstream
-        self._engine = EngineRequests(upstream)
+        self._engine = engine
         self._pool = pool
         self._meta = meta
         self._side_caller = side_caller
@@ -233,7 +231,7 @@ class FeatureReader:
         return fetched
 
     async def _read_as(self, caller: Caller, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> Fetched:
-        request = partial(read_request, keys, features, await self._upstream.product())
+        request = partial(read_request, keys, features, await self._engine.upstream.product())
         by_script = request(bare=self._scripts)
         try:
             return await self._read_once(caller, keys, features, by_script)

@@ -19,6 +19,7 @@ from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH, REVERSED
 from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.serving.deadline import ScoringError
+from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.attached import AttachedFeatureLocator, FeatureLocations, own_keys
 from es_ttc.serving.features.columns import columns, numbers_of
 from es_ttc.serving.features.encoding import EncodedQuery, Encoders, ignore_failure
@@ -40,7 +41,6 @@ from es_ttc.serving.features.scores import (
 )
 from es_ttc.serving.features.skip_reasons import SkipReason, lacks_reversed, no_features
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
@@ -51,7 +51,7 @@ class WindowScorer:
 
     def __init__(
         self,
-        upstream: Upstream,
+        engine: EngineClient,
         reader: FeatureReader,
         attached: AttachedFeatureLocator,
         encoders: Encoders,
@@ -59,14 +59,14 @@ class WindowScorer:
         numbers: FieldTypes,
         meta: IndexMeta,
     ) -> None:
-        self._upstream = upstream
+        self._engine = engine
         self._reader = reader
         self._attached = attached
         self._encoders = encoders
         self._pool = pool
         self._numbers = numbers
         self._meta = meta
-        self._index_encoders = IndexEncoderLookup(upstream, attached.side_caller, encoders.loaded_keys)
+        self._index_encoders = IndexEncoderLookup(engine, attached.side_caller, encoders.loaded_keys)
 
     def begin_encoding(
         self, method: Method, texts: tuple[str, ...], caller: Caller
@@ -389,9 +389,9 @@ class WindowScorer:
         indices = sorted({str(hit["_index"]) for hit in hits})
         own = [index for index in indices if index not in located.sides]
         sides = sorted(filter(None, located.sides.values()))
-        mapped = await mapped_fields(self._upstream, caller, own, fields) if own else set()
+        mapped = await mapped_fields(self._engine, caller, own, fields) if own else set()
         if sides:
-            mapped |= await mapped_fields(self._upstream, self._attached.side_caller(caller), sides, fields)
+            mapped |= await mapped_fields(self._engine, self._attached.side_caller(caller), sides, fields)
         unmapped = sorted(fields - mapped)
         if not unmapped or (located.sides and not sides):
             raise no_features({})

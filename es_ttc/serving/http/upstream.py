@@ -17,6 +17,7 @@ from es_ttc.errors import EngineError, EngineUnavailable
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import (
     PRODUCT_HEADER,
+    Caller,
     RawHeaders,
     asks_vendor_type,
     callers,
@@ -50,7 +51,9 @@ class Upstream:
     """Sends requests to the engine's nodes. Use as an async context manager.
 
     Attributes:
+        settings: The gateway's settings.
         url: The engine's addresses without credentials, for messages.
+        max_answer: Maximum size of an answer to a client's own search that is read as a whole, in bytes.
         signer: Signs requests for AWS; None if none is signed.
     """
 
@@ -58,7 +61,8 @@ class Upstream:
         self._nodes = NodePool(engine_addresses(settings))
         self.url = ", ".join(address.url for address in self._nodes.addresses)
         self.signer = gateway_signer(settings)
-        self._settings = settings
+        self.settings = settings
+        self.max_answer = settings.max_answer_mb * 2**20
         self._timeout = request_timeout(settings)
         self._session: aiohttp.ClientSession | None = None
         self._product: Product | None = None
@@ -67,8 +71,8 @@ class Upstream:
         self._next_log = 0.0
 
     async def __aenter__(self) -> "Upstream":
-        most = self._settings.max_concurrent_requests
-        self._session = open_session(self._settings, connections=most, given_up=self._nodes.given_up)
+        most = self.settings.max_concurrent_requests
+        self._session = open_session(self.settings, connections=most, given_up=self._nodes.given_up)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -248,8 +252,12 @@ class Upstream:
         """Return the headers of calls without a caller: readiness, the product."""
         if self.signer is not None:
             return [(b"accept", b"application/json"), (b"authorization", self.signer.mark)]
-        headers = {"accept": "application/json", **service_headers(self._settings)}
+        headers = {"accept": "application/json", **service_headers(self.settings)}
         return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+    def gateway_caller(self, indices: str = "") -> Caller:
+        """Return the request context of calls with the gateway's own credentials."""
+        return Caller(self.service_headers(), indices)
 
     async def reachable(self, seconds: float) -> bool:
         """Return whether the engine answers within a number of seconds; each node in turn has its share of them."""

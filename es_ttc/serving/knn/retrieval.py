@@ -16,7 +16,7 @@ from es_ttc.rescorers.base import Feature, Params, Query
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Retrieved, Retriever
-from es_ttc.serving.deadline import Deadline, ScoringError, fell_back
+from es_ttc.serving.deadline import Deadline, ScoringError
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.field_types import mapped_fields
 from es_ttc.serving.gateway import Gateway
@@ -34,6 +34,7 @@ from es_ttc.serving.knn.searches import FIELDS, SearchClient, batched
 from es_ttc.serving.request.body import body_number
 from es_ttc.serving.request.request import shared_parts
 from es_ttc.serving.request.response import add_summary, shortest, with_field_name
+from es_ttc.serving.summary import Summary, record_fallback
 
 _DEFAULT_METHOD = "dense"
 """The method of a clause without a section on a side index, which the engine's own kNN does not search."""
@@ -67,8 +68,7 @@ class RetrievalResult:
 
     clause: KnnClause
     query: dict[str, Any]
-    summary: dict[str, Any] | None = None
-    applied: bool = True
+    summary: Summary | None = None
     details: Details = field(default_factory=dict)
 
 
@@ -77,7 +77,7 @@ async def retrieve(
 ) -> list[RetrievalResult | EsTtcError]:
     """Return the result of each clause of one request, or its error. Their searches are sent in batches."""
     caller = requests[0].caller
-    batches = batched(gateway.upstream, caller, gateway.attached.side_caller(caller), path, query_string)
+    batches = batched(gateway.engine, caller, gateway.attached.side_caller(caller), path, query_string)
     product = await gateway.upstream.product()
 
     async def result(request: RetrievalRequest, member: int) -> RetrievalResult | EsTtcError:
@@ -146,7 +146,7 @@ class _Retrieval:
             self._params = self._method.Params()
         method = self._method
         if query is None:  # no document that the caller may read has a vector
-            nothing = None if method is None else self._summary({"retrieved": 0}, applied=True)
+            nothing = None if method is None else self._summary({"retrieved": 0})
             return RetrievalResult(clause, {"match_none": {}}, nothing)
         native = clause.native(query.vectors[0], self._product, request.size)
         if method is None:
@@ -158,11 +158,11 @@ class _Retrieval:
         outcome = await self._retrieved(method, query, context, indices)
         if isinstance(outcome, SideIndexReplaced) and not again:
             raise outcome
-        for stage, ms in self._rounded().items():
+        for stage, ms in self._took.items():
             self._gateway.metrics.stage_seconds.labels(stage).observe(ms / 1000)
         if not isinstance(outcome, EsTtcError):
             replacement, parts, details = outcome
-            return RetrievalResult(clause, replacement, self._summary(parts, applied=True), details=details)
+            return RetrievalResult(clause, replacement, self._summary(parts), details=details)
         if section is not None and section.on_error == "fail":
             raise outcome
         if indices.sides:  # the engine's own kNN does not search side indices
@@ -256,39 +256,32 @@ class _Retrieval:
 
     async def _lacking(self, fields: set[str], indices: SearchedIndices) -> list[str]:
         """Return the fields that no searched index has; none if the request names only a point in time."""
-        caller, upstream = self._request.caller, self._gateway.upstream
+        caller, engine = self._request.caller, self._gateway.engine
         sides = [side.name for side in indices.sides]
         if not fields or not (caller.indices or sides):
             return []
         mapped: set[str] = set()
         try:
             if sides:
-                mapped |= await mapped_fields(upstream, self._gateway.attached.side_caller(caller), sides, fields)
+                mapped |= await mapped_fields(engine, self._gateway.attached.side_caller(caller), sides, fields)
             if caller.indices and (indices.own or not sides):
-                mapped |= await mapped_fields(upstream, caller, [], fields)
+                mapped |= await mapped_fields(engine, caller, [], fields)
         except EngineError:
             return []  # the search itself will return the engine's error
         return sorted(fields - mapped)
 
     def _fallback(self, query: dict[str, Any], reason: EsTtcError, event: str) -> RetrievalResult:
-        name = "" if self._method is None else self._method.name
-        fell_back(self._gateway.metrics, event, name, reason)
-        summary = self._summary({"reason": str(reason)}, applied=False)
-        return RetrievalResult(self._clause, query, summary, applied=False)
+        record_fallback(self._gateway.metrics, event, "" if self._method is None else self._method.name, reason)
+        return RetrievalResult(self._clause, query, self._summary({}, reason))
 
-    def _summary(self, parts: Mapping[str, Any], *, applied: bool) -> dict[str, Any]:
+    def _summary(self, parts: Mapping[str, Any], reason: EsTtcError | None = None) -> Summary:
         """Return the summary for the response; `parts` depend on the outcome."""
-        return {
-            "method": "" if self._method is None else self._method.name,
-            "applied": applied,
-            **parts,
-            **({"encoder": self._encoder} if self._encoder else {}),
-            **({"tuned": dict(self._tuned)} if self._tuned else {}),
-            "took": self._rounded(),
-        }
-
-    def _rounded(self) -> dict[str, float]:
-        return {stage: round(ms, 2) for stage, ms in self._took.items()}
+        encoder = {"encoder": self._encoder} if self._encoder else {}
+        tuned = {"tuned": dict(self._tuned)} if self._tuned else {}
+        method, parts = "" if self._method is None else self._method.name, {**parts, **encoder, **tuned}
+        if reason is not None:
+            return Summary.fell_back(method, reason, self._took, **parts)
+        return Summary(method, self._took, parts)
 
 
 def add_retrievals(response: dict[str, Any], results: Sequence[RetrievalResult]) -> None:
@@ -296,7 +289,8 @@ def add_retrievals(response: dict[str, Any], results: Sequence[RetrievalResult])
     summaries = [one.summary for one in results if one.summary is not None]
     if not summaries:
         return
-    add_summary(response, "knn", summaries, sum(one["took"]["encode"] + one["took"]["search"] for one in summaries))
+    ms = sum(summary.took["encode"] + summary.took["search"] for summary in summaries)
+    add_summary(response, "knn", summaries, ms)
     for hit in response.get("hits", {}).get("hits", ()):
         identity = (hit.get("_index", ""), hit.get("_id", ""))
         detail = next((one.details[identity] for one in results if identity in one.details), None)

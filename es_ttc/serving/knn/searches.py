@@ -10,15 +10,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 from es_ttc.engine.versions import Product
-from es_ttc.errors import EngineError
 from es_ttc.index.mappings.spec import SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
 from es_ttc.retrievers.base import Vectors
-from es_ttc.serving import engine_requests
-from es_ttc.serving.answer_forms import require_form, require_search_answer
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving import engine as requests
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.vectors.tokens import Float32
 
 S = TypeVar("S")
@@ -149,8 +145,8 @@ class BatchedSearches(Generic[S, R]):
             start += len(searches)
 
 
-Item = tuple[bool, bytes]
-"""A search of an `_msearch`: whether it is of a side index, and its two lines."""
+Item = tuple[bool, tuple[bytes, Body]]
+"""A search of an `_msearch`: whether it is of a side index, its header and its body."""
 
 
 class SearchClient:
@@ -163,7 +159,7 @@ class SearchClient:
 
     async def search(self, bodies: Sequence[Body]) -> Sequence[Answer]:
         """Send `_search` bodies to the caller's target, and require complete answers."""
-        items = [(False, _lines(self._header, body)) for body in bodies]
+        items = [(False, (self._header, body)) for body in bodies]
         answers = await self._batches.send(self._member, items)
         for answer in answers:
             require_complete(answer)
@@ -172,22 +168,22 @@ class SearchClient:
     async def search_side_indices(self, searches: Sequence[tuple[str, Body]]) -> Sequence[Answer]:
         """Send bodies to side indices by name or alias; an answer may be an error. A missing index has no hits."""
         options = {"ignore_unavailable": True, "allow_no_indices": True}
-        items = [(True, _lines(jsonio.dumps({"index": name, **options}), body)) for name, body in searches]
+        items = [(True, (jsonio.dumps({"index": name, **options}), body)) for name, body in searches]
         return await self._batches.send(self._member, items)
 
 
 def batched(
-    upstream: Upstream, caller: Caller, side_caller: Caller, path: bytes, query_string: bytes
+    engine: requests.EngineClient, caller: Caller, side_caller: Caller, path: bytes, query_string: bytes
 ) -> BatchedSearches[Item, Answer]:
     """Return what sends the searches of a request's retrievals: one `_msearch` for the target, one for side indices."""
-    requests = EngineRequests(upstream)
 
     async def part(items: Sequence[Item], *, of_side_index: bool) -> Sequence[Answer]:
-        lines = [text for is_side, text in items if is_side == of_side_index]
-        if not lines:
+        searches = [search for is_side, search in items if is_side == of_side_index]
+        if not searches:
             return []
-        target = (side_caller, b"/_msearch", b"") if of_side_index else (caller, path, query_string)
-        return await _msearch(requests, *target, lines)
+        if of_side_index:
+            return await engine.as_caller(side_caller).msearch(b"/_msearch", b"", searches, failing=_FAILED)
+        return await engine.as_caller(caller).msearch(path, query_string, searches, failing=_FAILED)
 
     async def send(items: Sequence[Item]) -> list[Answer]:
         own, side = await asyncio.gather(part(items, of_side_index=False), part(items, of_side_index=True))
@@ -199,10 +195,10 @@ def batched(
 
 @asynccontextmanager
 async def single_client(
-    upstream: Upstream, caller: Caller, side_caller: Caller, path: bytes, query_string: bytes, header: bytes
+    engine: requests.EngineClient, caller: Caller, side_caller: Caller, path: bytes, query_string: bytes, header: bytes
 ) -> AsyncIterator[SearchClient]:
     """Open the search client of a retrieval that no other one waits for."""
-    batches = batched(upstream, caller, side_caller, path, query_string)
+    batches = batched(engine, caller, side_caller, path, query_string)
     [member] = batches.join(1)
     async with batches.active(member):
         yield SearchClient(batches, member, header)
@@ -211,33 +207,5 @@ async def single_client(
 def require_complete(answer: Answer) -> None:
     """Raise an EngineError if the answer to a search is an error, or covers only a part of the documents."""
     if "error" in answer:
-        raise _search_error(answer.get("status"), answer)
-    engine_requests.require_complete(answer, "a kNN search was answered from a part of the documents only")
-
-
-async def _msearch(
-    requests: EngineRequests, caller: Caller, path: bytes, query_string: bytes, lines: Sequence[bytes]
-) -> Sequence[Answer]:
-    response = await requests.as_caller(caller).send(
-        "POST", path, query_string, b"".join(lines), content_type=b"application/x-ndjson"
-    )
-    try:
-        answer = await jsonio.loads_answer(response.body)
-    except ValueError:
-        answer = None
-    if response.status != 200:
-        raise _search_error(response.status, answer)
-    require_form(answer, {"responses": [dict]}, _FAILED)
-    found: list[Answer] = answer["responses"]
-    if len(found) != len(lines):
-        raise EngineError(f"{_FAILED}: the engine answered {len(found)} searches of {len(lines)}")
-    return [one if "error" in one else require_search_answer(one, _FAILED) for one in found]
-
-
-def _search_error(status: int | None, answer: Any) -> EngineError:
-    reason = engine_requests.reason_of(answer, status)
-    return EngineError(f"the engine refused a kNN search: {reason}", upstream_status=status, upstream=answer)
-
-
-def _lines(header: bytes, body: Body) -> bytes:
-    return b"%b\n%b\n" % (header, jsonio.dumps(body))
+        raise requests.refused("the engine refused a kNN search", answer.get("status"), answer)
+    requests.require_complete(answer, "a kNN search was answered from a part of the documents only")

@@ -1,11 +1,11 @@
 """A search request: its searches, decoded once, and its URL parameters, parsed once."""
 
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from es_ttc.common.caches import ExpiringCache
@@ -16,11 +16,6 @@ from es_ttc.serving.http.limits import MARKS, admits, admits_items, decoded, dec
 from es_ttc.serving.http.raw_request import MAX_BODY, RawRequest
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import FoundClause
-
-if TYPE_CHECKING:
-    from es_ttc.serving.knn.retrieval import RetrievalResult
-    from es_ttc.serving.rescoring import RescoredSearch
-    from es_ttc.serving.rewriting import RewriteResult
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -93,14 +88,13 @@ class SearchItem:
     params: Pairs = ()
     error: EsTtcError | None = None
     clauses: Sequence[FoundClause] = ()
-    rewritten: "Sequence[RewriteResult]" = ()
-    retrieved: "Sequence[RetrievalResult]" = ()
-    rescored: "RescoredSearch | None" = None
+    is_changed: bool = False
+    """Whether it had a section, and its body is not sent as received."""
 
     @property
-    def is_changed(self) -> bool:
-        """Whether it had a section, and its body is not sent as received."""
-        return bool(self.rewritten or self.retrieved or self.rescored)
+    def as_sent(self) -> bytes | Mapping[str, Any]:
+        """Its body for the engine: as received if it had no section."""
+        return self.body if self.is_changed and self.body is not None else self.line
 
     @property
     def is_ours(self) -> bool:
@@ -130,12 +124,6 @@ class SearchRequest:
         """The engine's path of the search interface; for a template, without ``/template``."""
         path = self.incoming.raw_path
         return path.rstrip(b"/").removesuffix(_TEMPLATE) if self.is_template else path
-
-    def open_items(self) -> Iterator[tuple[SearchItem, dict[str, Any]]]:
-        """Yield the searches that may contain a section and have no error, with their bodies."""
-        for item in self.items:
-            if item.body is not None and item.error is None:
-                yield item, item.body
 
     def caller(self, item: SearchItem) -> Caller:
         """Return the request context with which documents of a search are read: headers, target, point in time."""

@@ -15,6 +15,7 @@ from es_ttc.serving.http.filter_path import filtered
 from es_ttc.serving.http.raw_request import RawRequest, end_answer, start_answer
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.section import KEY
+from es_ttc.serving.summary import Summary
 
 GZIP = (b"content-encoding", b"gzip")
 _LEVEL = 3  # the engines' own
@@ -88,9 +89,10 @@ def item_error(error: EsTtcError) -> Any:
     return error.upstream if is_refusal(error) else error.body()
 
 
-def add_summary(response: dict[str, Any], hook: str, summaries: Sequence[dict[str, Any]], ms: float) -> None:
-    """Add a stage's summary to a response; if another stage has added one, below the hook's name."""
-    summary: dict[str, Any] = summaries[0] if len(summaries) == 1 else {hook: [*summaries]}
+def add_summary(response: dict[str, Any], hook: str, summaries: Sequence[Summary], ms: float) -> None:
+    """Add the summaries of a hook's clauses to a response; if another stage has added one, below the hook's name."""
+    shown = [summary.as_dict() for summary in summaries]
+    summary: dict[str, Any] = shown[0] if len(shown) == 1 else {hook: shown}
     if KEY in response:
         summary = {**response[KEY], hook: summary.get(hook, summary)}
     response[KEY] = summary

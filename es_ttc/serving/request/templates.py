@@ -4,7 +4,8 @@ import asyncio
 from typing import Any
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.serving.engine_requests import EngineSearches
+from es_ttc.serving.engine import EngineClient, json_of
+from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.limits import check_text, decoded
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import boolean
@@ -14,7 +15,7 @@ from es_ttc.serving.request.section import KEY
 _AT_ONCE = 8  # templates of one `_msearch/template`
 
 
-async def render_templates(request: SearchRequest, engine: EngineSearches, offload: Offload) -> None:
+async def render_templates(request: SearchRequest, engine: EngineClient, offload: Offload) -> None:
     """Set the body of each search to its rendered template.
 
     A template that cannot be rendered or contains no section gets no body and is sent to the engine as received.
@@ -29,7 +30,7 @@ async def render_templates(request: SearchRequest, engine: EngineSearches, offlo
 
 
 async def _rendered(
-    request: SearchRequest, line: bytes, engine: EngineSearches, offload: Offload
+    request: SearchRequest, line: bytes, engine: EngineClient, offload: Offload
 ) -> dict[str, Any] | None:
     """Return the rendered search of a template, or None if it is sent to the engine as received.
 
@@ -39,7 +40,12 @@ async def _rendered(
     if data is None or data.get("simulate") or ("id" not in data and KEY.encode() not in line):
         return None
     template: dict[str, Any] = {key: data[key] for key in ("id", "params", "source") if key in data}
-    body = await engine.render(request.incoming, template)
+    answer = await engine.send_for(request.incoming, b"/_render/template", (), json_of(template))
+    try:
+        output = jsonio.loads_unique(answer.body) if answer.status == 200 else None
+    except ValueError:
+        return None
+    body = output.get("template_output") if isinstance(output, dict) else None
     if not isinstance(body, dict):
         return None
     return body | {key: True for key in ("explain", "profile") if boolean(data.get(key))}

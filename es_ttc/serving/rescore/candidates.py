@@ -26,7 +26,7 @@ from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.index.mappings.spec import VECTOR
 from es_ttc.retrievers.base import NearestDocuments
 from es_ttc.serving.deadline import Deadline
-from es_ttc.serving.engine_requests import EngineRefusal
+from es_ttc.serving.engine import EngineRefusal
 from es_ttc.serving.features.attached import FeatureLocations, own_keys
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, content_ids
@@ -35,18 +35,13 @@ from es_ttc.serving.knn.clauses import KnnClause
 from es_ttc.serving.knn.engine_search import SearchContext, SideIndexReplaced, SideIndexSearch
 from es_ttc.serving.knn.searched_indices import KnownTargets, SearchedIndices, matched_again, searched_indices_of
 from es_ttc.serving.knn.searches import Body, SearchClient, require_complete, search_body, single_client
+from es_ttc.serving.plan.bodies import NAMED_SCORES, OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, params_of_matching
+from es_ttc.serving.plan.plan import SearchPlan
+from es_ttc.serving.plan.query_parts import QueryParts, boost_of
 from es_ttc.serving.request.body import body_number
+from es_ttc.serving.request.query import without_inner_hits
 from es_ttc.serving.request.request import SHARED_PARTS, SearchItem, SearchRequest, shared_parts
-from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields, without_inner_hits
-from es_ttc.serving.rescore.plan import (
-    NAMED_SCORES,
-    OF_HITS,
-    OF_THE_SEARCH,
-    PARAMS_OF_HITS,
-    SearchPlan,
-    params_of_matching,
-)
-from es_ttc.serving.rescore.query_parts import QueryParts, boost_of
+from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import Float32
 
@@ -297,7 +292,7 @@ class CandidateSearch:
         side_caller = self._gateway.attached.side_caller(self._caller)
         path, query_string = self._request.msearch_target()
         header = self._request.msearch_header(self._item)
-        return single_client(self._gateway.upstream, self._caller, side_caller, path, query_string, header)
+        return single_client(self._gateway.engine, self._caller, side_caller, path, query_string, header)
 
     @property
     def _marks(self) -> Body:
@@ -318,7 +313,7 @@ class CandidateSearch:
         path, params = self._request.search_target(self._item)
         params = [(name, value) for name, value in params if name not in _NOT_SENT]
         params.append((NAMED_SCORES, "true"))
-        response, _ = await self._gateway.engine.search(self._request, path, params, body)
+        response, _ = await self._gateway.engine.search_for(self._request.incoming, path, params, body)
         require_complete(response)
         return response
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.serving.rescore.page import Ints, Ranking, below
-from es_ttc.serving.rescore.plan import Collapse
+from es_ttc.serving.plan.plan import Collapse
+from es_ttc.serving.rescore.ranking import Ints, Ranking, below
 from es_ttc.vectors.tokens import Float32
 
 _OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "rescore", "suggest"})

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from es_ttc.serving.request.body import fields_of, texts_of
+from es_ttc.serving.request.query import FUNCTIONS, RULES, has_no_functions, listed, without_inner_hits, words_of
 
 Query = Mapping[str, Any]
 IsText = Callable[[str], bool]
@@ -50,9 +51,6 @@ _OF_A_FIELD = frozenset({"neural", "neural_sparse", "text_expansion"})
 _MODEL_TEXTS = ("query", "query_text", "model_text")
 _THRESHOLDS = frozenset({"max_distance", "min_score", "similarity"})
 _BOOL_OPTIONS = _ANY_OPTION | {"filter", "minimum_should_match", "must", "must_not", "should"}
-_UNSCORED_FUNCTIONS = _ANY_OPTION | {"boost_mode", "max_boost", "query", "score_mode"}
-FUNCTIONS = frozenset({"function_score", "script_score"})
-RULES = frozenset({"rule", "rule_query"})
 _LEAST_SCORE = 1e-37
 """Scores are float32: what is less may be 0."""
 _PERCENT = re.compile(r"\s*(-?[0-9]{1,3})%\s*")
@@ -61,13 +59,6 @@ _INTEGER = re.compile(r"\s*-?[0-9]{1,6}\s*")
 
 class UndecidedDemands(Exception):
     """What a query demands of documents outside the first pass cannot be decided; the message is the reason."""
-
-
-PARAMS_OF_QUERY = {
-    "q": "query", "df": "default_field", "analyzer": "analyzer", "analyze_wildcard": "analyze_wildcard",
-    "default_operator": "default_operator", "lenient": "lenient",
-}  # fmt: skip
-"""The URL parameters that are a query, and the options of `query_string` that they are."""
 
 
 def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsText) -> list[Any]:
@@ -98,20 +89,6 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
     return [without_inner_hits(one) for one in found]
 
 
-def without_inner_hits(part: Any) -> Any:
-    """Return queries without inner hits: those of the caller's query have the same names."""
-    if isinstance(part, list):
-        return [without_inner_hits(one) for one in part] if has_objects(part) else part
-    if isinstance(part, Mapping):
-        return {key: without_inner_hits(value) for key, value in part.items() if key != "inner_hits"}
-    return part
-
-
-def has_objects(values: Sequence[Any]) -> bool:
-    """Return whether a list of a query holds clauses; not if it begins with a value: it may have thousands of terms."""
-    return bool(values) and isinstance(values[0], Mapping | list)
-
-
 def text_fields(body: Mapping[str, Any], texts: Sequence[str]) -> frozenset[str]:
     """Return the fields whose mapping decides what a search demands."""
     names: set[str] = set()
@@ -122,27 +99,6 @@ def text_fields(body: Mapping[str, Any], texts: Sequence[str]) -> frozenset[str]
 
     required_filters(body, texts, noted)
     return frozenset(names)
-
-
-def query_of_url(params: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the query of the URL parameter `q`, which replaces that of the body; None without one."""
-    if not params.get("q"):
-        return None
-    return {"query_string": {option: params[name] for name, option in PARAMS_OF_QUERY.items() if name in params}}
-
-
-def changes_scores(query: Any) -> bool:
-    """Return whether a query has a clause by which a score of 0 is meant: functions, scripts, boosting, rules."""
-    if isinstance(query, list):
-        return has_objects(query) and any(map(changes_scores, query))
-    if not isinstance(query, Mapping):
-        return False
-    for kind, clause in query.items():
-        if kind in FUNCTIONS | RULES | {"boosting"} and not (kind == "function_score" and has_no_functions(clause)):
-            return True
-        if isinstance(clause, Mapping | list) and changes_scores(clause):
-            return True
-    return False
 
 
 class _Demands:
@@ -281,11 +237,6 @@ def _has_threshold(clause: Query) -> bool:
     return not _THRESHOLDS.isdisjoint(clause.keys() | _only_field(clause)[1].keys())
 
 
-def has_no_functions(clause: Any) -> bool:
-    """Return whether a `function_score` changes no score."""
-    return isinstance(clause, Mapping) and clause.keys() <= _UNSCORED_FUNCTIONS
-
-
 def _only_field(clause: Query) -> tuple[list[str], Query]:
     """Return the field of a clause such as `match`, and its options; no options if its form is another."""
     fields = [name for name in clause if name not in _ANY_OPTION]
@@ -293,13 +244,3 @@ def _only_field(clause: Query) -> tuple[list[str], Query]:
         return [], {}
     options = clause[fields[0]]
     return fields, options if isinstance(options, Mapping) else {"query": options}
-
-
-def words_of(text: str) -> str:
-    """Return a text with single spaces."""
-    return " ".join(text.split())
-
-
-def listed(value: Any) -> list[Any]:
-    """Return the clauses of a key that takes one or several."""
-    return [*value] if isinstance(value, list) else [] if value is None else [value]

@@ -22,9 +22,9 @@ from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.features.scores import FeatureNeeds, Method, Timings, WindowRequest, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.response import add_took
 from es_ttc.serving.request.section import MAX_PASSAGES
-from es_ttc.serving.rescore.plan import SearchPlan
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 

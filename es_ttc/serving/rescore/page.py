@@ -1,161 +1,99 @@
-"""The page of a rescored search: scores combined, ranks reordered, scores that never rise. Pure numpy."""
+"""The page of a ranked search: its hits as the response shows them, with scores, details and explanations."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from es_ttc.errors import EsTtcError
+from es_ttc.serving.features.skip_reasons import SkipReason
+from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.response import shortest
 from es_ttc.serving.request.section import ScoreMode, Section
-from es_ttc.vectors.tokens import Float32
-
-Ints = NDArray[np.intp]
+from es_ttc.serving.rescore.candidates import NONE_JOINED, JoinedCandidates
+from es_ttc.serving.rescore.collapse import WindowGroups
+from es_ttc.serving.rescore.order import Order, ScoredWindow, first_pass_order
+from es_ttc.serving.rescore.ranking import Ranking
+from es_ttc.serving.rescore.relevance import shown_relevance
+from es_ttc.serving.summary import Summary
 
 NO_FEATURES = "no features, kept below the scored documents"
 PINNED = "a first-pass score far above those of the others, kept on top"
 FACTOR = "factor: what the query says besides its words"
 BURIED = "scored 0 by the functions of the query, kept below the scored documents"
 
-_PINNED_RATIO = 1000.0
-_MAX_POWER = 4.0
-_PINNED_QUERY = (2.0**127, 2.0**127 * 1.01)
-"""Scores that Elasticsearch gives to the documents of `pinned` and `rule`."""
-
-_GREATEST = np.finfo(np.float32).max
-_COMBINED: Mapping[ScoreMode, Callable[[NDArray[np.float64], NDArray[np.float64]], Any]] = {
-    ScoreMode.REPLACE: lambda first, second: second,  # noqa: ARG005 - first-pass scores are not used
-    ScoreMode.TOTAL: np.add,
-    ScoreMode.MULTIPLY: np.multiply,
-    ScoreMode.AVG: lambda first, second: (first + second) / 2,
-    ScoreMode.MAX: np.maximum,
-    ScoreMode.MIN: np.minimum,
-}
-
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
-    """The whole first pass, reordered.
+class RankedPage:
+    """The hits of a plan's page in a method's order; in the engine's order if the method could not be applied.
 
     Attributes:
-        order: ``(n,)`` first-pass ranks, best first: a permutation.
-        scores: ``(n,)`` float32, the score at each place: not negative, never rising.
+        hits: The hits as the response shows them. Those of a window without stored fields, and candidates, lack theirs.
+        max_score: The greatest score of the whole ranking; None if the engine's own stays.
+        groups: The groups of the ranked documents, if the request collapses.
+        candidates: The candidates that joined the window.
+        fallbacks: Why the method was not applied, or not to all documents, with the event for the log.
+        skipped: Why features of documents were not used, one reason a document.
+        items: The results of the items, if there are several.
+        rest: Ranks complete hits by the items that need them, None if there are none.
     """
 
-    order: Ints
-    scores: Float32
+    hits: list[dict[str, Any]]
+    summary: Summary
+    max_score: float | None = None
+    groups: WindowGroups | None = None
+    candidates: JoinedCandidates = NONE_JOINED
+    fallbacks: Sequence[tuple[str, EsTtcError]] = ()
+    skipped: Sequence[SkipReason] = ()
+    items: "tuple[RankedPage, ...]" = ()
+    rest: "Callable[[list[dict[str, Any]]], Awaitable[RankedPage]] | None" = None
 
 
-def combine(
-    mode: ScoreMode, first_pass: Float32, rescored: Float32, *, query_weight: float, rescore_query_weight: float
-) -> Float32:
-    """Return both scores, each ``(k,)``, combined as in the engines' native rescorer: weighted first.
-
-    ``replace`` uses the weighted rescored score only.
-    """
-    first = first_pass.astype(np.float64) * query_weight
-    second = rescored.astype(np.float64) * rescore_query_weight
-    return as_float32(_COMBINED[mode](first, second))
+def first_pass_page(
+    plan: SearchPlan, hits: Sequence[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], WindowGroups | None]:
+    """Return the hits of a page in the engine's order, and the groups of all hits."""
+    places, groups = first_pass_order(plan, hits)
+    page = [shown_hit(hits[place], plan.section, None, None, _origin(hits[place], place)) for place in places]
+    return page, groups
 
 
-def as_float32(scores: NDArray[np.float64]) -> Float32:
-    """Return scores as the engines have them; a greater one is the greatest that they can have."""
-    return np.minimum(scores, _GREATEST).astype(np.float32)
+def ordered_page(
+    plan: SearchPlan, window: ScoredWindow, order: Order, details: Mapping[int, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the hits of a page in a method's order, with the method's ``details`` by place in the window."""
+    ranks, scores, shown = plan.page.ranks, window.scores, []
+    for place, score in zip(order.ranking.order[ranks].tolist(), order.ranking.scores[ranks], strict=True):
+        hit = window.hits[place]
+        detail = {**_origin(hit, window.places[place]), **details.get(place, {})}
+        if window.relevance is not None:
+            detail["relevance"] = shown_relevance(window.relevance, place)
+        if place in scores.stale:
+            detail["stale"] = True
+        if place in scores.skipped:
+            detail["skipped"] = scores.skipped[place].value
+        outside = PINNED if place < window.pinned else BURIED if order.buried[place] else None
+        rescored = shortest(window.values[place]) if scores.has(place) and outside is None else None
+        factor = None if rescored is None or window.factors is None else shortest(window.factors[place])
+        if factor is not None:
+            detail["factor"] = factor
+        unscored = outside or NO_FEATURES
+        shown.append(
+            shown_hit(
+                hit, plan.section, shortest(score), rescored, detail,
+                explain=plan.explain, unscored=unscored, factor=factor,
+            )
+        )  # fmt: skip
+    return shown
 
 
-def stretched(scores: Float32, words: Float32, found: int) -> Float32:
-    """Return a method's scores to a power of 1 to 4, so that factors weigh as much as beside the words' scores.
-
-    A method's scores may differ less than the words' do: the same factor would then move documents further. Both are
-    compared by the spread of their logarithms over the first `found` documents, those of the first pass.
-    """
-    known = (words[:found] > 0) & (scores[:found] > 0)
-    own, of_words = (float(np.log(one[:found][known]).std()) if known.any() else 0.0 for one in (scores, words))
-    return scores ** np.float32(np.clip(of_words / own, 1, _MAX_POWER) if own else 1)
+def max_score(ranking: Ranking) -> float | None:
+    """Return the greatest score of a ranking; None if it ranks nothing."""
+    return shortest(ranking.scores[0]) if len(ranking.scores) else None
 
 
-def pinned_count(first_pass: Float32) -> int:
-    """Return how many documents at the beginning of a window are pinned: they stay on top in first-pass order.
-
-    They are those before the last place whose score is more than 1,000 times the next one (and more than 1,000), and
-    those with a score that only Elasticsearch's `pinned` and `rule` give.
-
-    Args:
-        first_pass: ``(n,)`` the engine's scores of the window.
-    """
-    scores = first_pass.astype(np.float64)
-    by_query = (scores >= _PINNED_QUERY[0]) & (scores < _PINNED_QUERY[1])
-    above = scores[:-1] > _PINNED_RATIO * np.maximum(scores[1:], 1.0)
-    places = np.flatnonzero(above)
-    leading = len(scores) if by_query.all() else int(np.argmin(by_query))
-    return max(leading, int(places[-1]) + 1 if len(places) else 0)
-
-
-def rank(
-    first_pass: Float32, final: Float32, scored: NDArray[np.bool_], pinned: int = 0, ties: Ints | None = None
-) -> Ranking:
-    """Reorder a first pass, without its first, pinned documents.
-
-    The scored documents come first, by final score, then the others as they were. A run of scores that would begin
-    above the place before it is scaled down as a whole.
-
-    Args:
-        first_pass: ``(n,)`` the engine's scores, finite and not negative.
-        final: ``(n,)`` final scores, finite and not negative; not used for documents without a score.
-        scored: ``(n,)`` which documents have a final score.
-        pinned: Number of documents at the beginning that keep their place and their score.
-        ties: ``(n,)`` the order of documents with equal final scores; None for first-pass order.
-    """
-    rest = np.arange(pinned, len(first_pass))
-    with_score, without = rest[scored[rest]], rest[~scored[rest]]
-    places = with_score if ties is None else ties[with_score]
-    by_score = with_score[np.lexsort((places, -final[with_score]))]
-    runs, floor = [], np.float32(np.inf)
-    for run, values in ((np.arange(pinned), first_pass), (by_score, final), (without, first_pass)):
-        if len(run):
-            runs.append(below(values[run], floor))
-            floor = runs[-1][-1]
-    order = np.concatenate((np.arange(pinned), by_score, without))
-    return Ranking(order, np.concatenate(runs) if runs else np.zeros(0, np.float32))
-
-
-def ranking_of(
-    section: Section,
-    first_pass: Float32,
-    scores: Float32,
-    mask: NDArray[np.bool_],
-    pinned: int = 0,
-    ties: Ints | None = None,
-) -> Ranking:
-    """Return a first pass, ``(n,)``, in the order of the final scores; see :func:`rank`.
-
-    ``scores`` and ``mask``, ``(m,)``, are of the first m documents; the others have no score of the method.
-    """
-    every, scored = np.zeros(len(first_pass), np.float32), np.zeros(len(first_pass), np.bool_)
-    every[: len(scores)], scored[: len(mask)] = scores, mask
-    final = combine(
-        section.score_mode,
-        first_pass,
-        every,
-        query_weight=section.query_weight,
-        rescore_query_weight=section.rescore_query_weight,
-    )
-    return rank(first_pass, final, scored, pinned, ties)
-
-
-def below(scores: Float32, floor: np.float32) -> Float32:
-    """Return scores that never rise, scaled down if needed so that the first is not greater than ``floor``.
-
-    Args:
-        scores: ``(m,)``, m >= 1, not negative; they may rise in first-pass order (several indices, boosts).
-        floor: The score of the place before.
-    """
-    falling: Float32 = np.minimum.accumulate(scores)
-    if falling[0] <= floor:
-        return falling
-    scaled = falling.astype(np.float64) * (float(floor) / float(falling[0]))
-    return np.minimum(scaled.astype(np.float32), floor)
+def _origin(hit: Mapping[str, Any], place: int | None) -> dict[str, Any]:
+    """Return a hit's rank and score in the first pass, for its details."""
+    return {"first_pass_rank": None if place is None else place + 1, "first_pass_score": hit.get("_score")}
 
 
 def explained(
@@ -206,12 +144,6 @@ def shown_hit(
     if score is not None:
         hit["_score"] = score
     return hit
-
-
-def set_max_score(response: dict[str, Any], scores: Float32) -> None:
-    """Set a response's `max_score` to the first score if it shows hits, or if the engine has set it."""
-    if len(scores) and (response["hits"]["hits"] or response["hits"].get("max_score") is not None):
-        response["hits"]["max_score"] = shortest(scores[0])
 
 
 def without_guard(explanation: Any) -> Any:

@@ -9,16 +9,16 @@ import numpy as np
 from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
 from es_ttc.rescorers.base import Params
 from es_ttc.rescorers.relevance import Calibration
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.scores import WindowScores
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section
-from es_ttc.serving.rescore.page import Ranking
+from es_ttc.serving.rescore.ranking import Ranking
 from es_ttc.vectors.tokens import Float32
 
 
 async def calibrated_name(
-    sections: Iterable[Section], known: Mapping[str, Calibration], caller: Caller, engine: EngineRequests
+    sections: Iterable[Section], known: Mapping[str, Calibration], caller: Caller, engine: EngineClient
 ) -> str:
     """Return the name of a search's target; if it has no calibration and relevance is asked, of its only index."""
     target = unquote(caller.indices)

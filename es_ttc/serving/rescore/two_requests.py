@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from es_ttc.index.mappings.spec import HASH
-from es_ttc.serving.features.keys import MARKS, SEQ_NO, ContentId, content_ids, content_of
-from es_ttc.serving.rescore.demands import has_objects, without_inner_hits
-from es_ttc.serving.rescore.plan import OF_HITS, OF_THE_SEARCH, SearchPlan, has_top_hits, unsafe_params
+from es_ttc.serving.features.keys import SEQ_NO, ContentId, content_ids, content_of
+from es_ttc.serving.plan.bodies import OF_HITS, OF_THE_SEARCH, has_top_hits, unsafe_params
+from es_ttc.serving.plan.plan import SearchPlan
+from es_ttc.serving.request.query import has_objects, without_inner_hits
 
 _MIN_PAGES = 3
 """Minimum ratio of the window's size to the number of complete hits; measured in benchmarks/gateway.py."""
@@ -61,15 +62,6 @@ def has_inner_hits(part: Any) -> bool:
     if isinstance(part, list):
         return has_objects(part) and any(map(has_inner_hits, part))
     return isinstance(part, dict) and ("inner_hits" in part or any(map(has_inner_hits, part.values())))
-
-
-def bare_window(plan: SearchPlan, body: Mapping[str, Any], *, named: bool) -> dict[str, Any]:
-    """Return the request for ranks, scores and content hashes, or ids, with the parts that concern the whole search."""
-    rest = {key: value for key, value in body.items() if key not in OF_HITS}
-    groups = [] if plan.collapse is None else [plan.collapse.field]
-    asked = [*MARKS, *plan.numbers, *groups]
-    stored: dict[str, Any] = {"_source": False} if named else {"stored_fields": "_none_"}
-    return rest | {**stored, "docvalue_fields": asked}
 
 
 def these(hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

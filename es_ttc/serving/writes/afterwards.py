@@ -19,8 +19,6 @@ from starlette.types import Message, Send
 
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.encoders.base import Encoder
-from es_ttc.engine.connect import connect
-from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EsTtcError
 from es_ttc.index.attach.feature_locations import FeatureLocation, Indices
 from es_ttc.index.attach.fill import encode_items
@@ -102,15 +100,8 @@ class LaterEncoding:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._engine: Engine | None = None
-        self._connecting = asyncio.Lock()
+        self._engine = gateway.engine.as_gateway().protocol()
         self._cache: ExpiringCache[str, Locations] = ExpiringCache(_MAX_CACHED, _SECONDS)
-
-    async def close(self) -> None:
-        """Close the connections to the engine."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await engine.close()
 
     def forget(self) -> None:
         """Ask again for every name: a request may have changed what indices are."""
@@ -126,7 +117,7 @@ class LaterEncoding:
         found: Locations = {}
         try:
             async with asyncio.timeout(_LOOK_SECONDS):
-                indices = await Indices.behind(await self._connected(), name)
+                indices = await Indices.behind(self._engine, name)
                 found = {held.source.index: held for held in indices.present if _encoded_now(held)}
         except (EsTtcError, TimeoutError):  # the write itself finds out, in the engine's words
             pass
@@ -144,15 +135,14 @@ class LaterEncoding:
         done = 0
         try:
             async with asyncio.timeout(seconds):
-                engine = await self._connected()
                 for index, by_id in written.items():
                     held, documents = locations[index], [*by_id.values()]
                     encoder = await self._gateway.encoders.serving(held.spec.encoder.key, index)
                     for start in range(0, len(documents), _MAX_TOGETHER):
                         part = documents[start : start + _MAX_TOGETHER]
-                        done += await encode_just_written(engine, held, part, encoder, self._encode)
+                        done += await encode_just_written(self._engine, held, part, encoder, self._encode)
                     if refresh:
-                        await engine.refresh(held.index)
+                        await self._engine.refresh(held.index)
         except TimeoutError:
             pass
         except Exception as error:  # noqa: BLE001 - whatever fails, the documents are written, and pending
@@ -162,12 +152,6 @@ class LaterEncoding:
     async def _encode(self, documents: Sequence[Any], spec: IndexSpec, encoder: Encoder) -> list[FeatureWrite]:
         with work_of(_KIND):
             return await self._gateway.encoding.run(encode_items, documents, spec, encoder)
-
-    async def _connected(self) -> Engine:
-        async with self._connecting:
-            if self._engine is None:
-                self._engine = await connect(self._gateway.settings)
-            return self._engine
 
 
 def _encoded_now(held: FeatureLocation) -> bool:

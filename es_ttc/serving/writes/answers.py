@@ -16,14 +16,14 @@ from starlette.types import Send
 
 from es_ttc.errors import EngineError, InvalidRequest, RequestTooLarge
 from es_ttc.index.attach.feature_locations import FeatureLocation
-from es_ttc.serving.engine_requests import EngineRequests
+from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.limits import decompressed, inflated
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.signing import changeable
-from es_ttc.serving.http.upstream import Data, Upstream
+from es_ttc.serving.http.upstream import Data
 from es_ttc.serving.request.response import Outcome, rendered
 from es_ttc.serving.writes.afterwards import HeldResponse, LaterEncoding, Locations
 from es_ttc.serving.writes.bulk import MAX_DOCUMENT_BYTES, BulkBody, IndexNames
@@ -113,8 +113,8 @@ def is_json(incoming: RawRequest, api: str) -> bool:
 class BodyLimit:
     """Reads ``http.max_content_length`` of the engine's nodes, if the gateway's own account may."""
 
-    def __init__(self, upstream: Upstream) -> None:
-        self._requests = EngineRequests(upstream)
+    def __init__(self, engine: EngineClient) -> None:
+        self._engine = engine
         self._bytes = _DEFAULT_LIMIT
         self._next_read = 0.0
 
@@ -124,7 +124,7 @@ class BodyLimit:
             self._next_read = time.monotonic() + _LIMIT_SECONDS
             try:
                 async with asyncio.timeout(_LIMIT_TIMEOUT):
-                    answer = await self._requests.as_gateway().json("GET", _LIMITS, _LIMITS_ONLY, failing="limits")
+                    answer = await self._engine.as_gateway().json("GET", _LIMITS, _LIMITS_ONLY, failing="limits")
                 self._bytes = min(node["http"]["max_content_length_in_bytes"] for node in answer["nodes"].values())
             except (EngineError, TimeoutError, ValueError, LookupError, TypeError):
                 pass
@@ -136,16 +136,12 @@ class WriteEncoding:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._indices = FollowedIndices(gateway.upstream)
+        self._indices = FollowedIndices(gateway.engine)
         self._batches = EncodingBatches(gateway)
         self._later = LaterEncoding(gateway)
-        self._limit = BodyLimit(gateway.upstream)
+        self._limit = BodyLimit(gateway.engine)
         self._seconds = gateway.settings.write_timeout_ms / 1000
         gateway.metrics.watch({"outstanding_documents": lambda: self._batches.outstanding})
-
-    async def close(self) -> None:
-        """Close the connection with which features of written documents are stored."""
-        await self._later.close()
 
     async def answer(self, incoming: RawRequest, send: Send) -> Outcome:
         """Answer one request."""

@@ -17,9 +17,8 @@ from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
 from es_ttc.index.attach.followed_writes import FORMER, follow_pipeline_name
 from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta, spec_of_own
 from es_ttc.index.mappings.write_options import WRITES, WriteOptions
-from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
+from es_ttc.serving.engine import EngineClient, NotForCaller, NotThere
 from es_ttc.serving.http.caller import Caller, CallerKeys, RawHeaders
-from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
 
 NO_PIPELINE = "_none"
@@ -57,8 +56,8 @@ class FollowedIndex(PipelineIndex):
 class FollowedIndices:
     """Finds out which pipeline of es-ttc an index has, with the caller's credentials then with the gateway's own."""
 
-    def __init__(self, upstream: Upstream) -> None:
-        self._requests = EngineRequests(upstream)
+    def __init__(self, engine: EngineClient) -> None:
+        self._engine = engine
         self._keys = CallerKeys()
         self._cache: ExpiringCache[bytes, PipelineIndex | None] = ExpiringCache(_MAX_CACHED, _SECONDS)
         self._reading: dict[bytes, asyncio.Task[PipelineIndex | None]] = {}
@@ -135,9 +134,9 @@ class FollowedIndices:
 
     async def _json(self, path: str, query_string: bytes, caller: Caller) -> Any:
         """Return the engine's answer; None if there is none for the caller and for the gateway."""
-        for requests in (self._requests.as_caller(caller), self._requests.as_gateway()):
+        for engine in (self._engine.as_caller(caller), self._engine.as_gateway()):
             try:
-                return await requests.json("GET", path.encode(), query_string, failing="it could not be read")
+                return await engine.json("GET", path.encode(), query_string, failing="it could not be read")
             except NotThere:
                 return None
             except NotForCaller as error:

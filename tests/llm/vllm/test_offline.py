@@ -16,7 +16,7 @@ from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.llm import LlmClient
 from tests.llm.test_client import KEYWORDS
 from tests.support import vllm
-from tests.support.jobs import Workplace, connected, make_index, worker_at
+from tests.support.jobs import JobSetup, connected, make_index, worker_at
 from tests.support.llm import settings_for
 
 pytestmark = pytest.mark.llm
@@ -79,16 +79,16 @@ async def test_a_worker_enriches_with_a_model_of_its_own(
     for name, value in vllm.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     more = {"ES_TTC_JOBS_TURN_SECONDS": "60", "ES_TTC_LLM_MODEL": "tiny-llama"}
-    place = Workplace(engine_url, index_name, "http://127.0.0.1:9/v1", tmp_path, more=more, python=python)
+    job_setup = JobSetup(engine_url, index_name, "http://127.0.0.1:9/v1", tmp_path, more=more, python=python)
     engine = await connected(engine_url)
     try:
         await make_index(engine, index_name, COUNT)
         wanted = JobRequest(index=index_name, prompt_text="{{document}}", answer_tokens=32, lanes=1, parallel=8)
-        job = (await submission.submit_job(engine, place.settings, wanted)).job
+        job = (await submission.submit_job(engine, job_setup.settings, wanted)).job
         assert (job.plan.model, job.plan.api) == ("tiny-llama", "completions")
-        with worker_at(place, processes=1) as worker:
+        with worker_at(job_setup, processes=1) as worker:
             deadline = time.monotonic() + 600
-            while (shown := await commands.shown(engine, place.settings, job.id)).state == "running":
+            while (shown := await commands.shown(engine, job_setup.settings, job.id)).state == "running":
                 assert time.monotonic() < deadline, worker.log.read_text(errors="replace")[-3000:]
                 await asyncio.sleep(1)
         assert shown.state == "completed", shown.job.reason

@@ -64,30 +64,30 @@ def test_every_solution_is_certified(kind: str) -> None:
 @given(problems)
 def test_no_other_solver_finds_a_lower_objective(problem: Problem) -> None:
     solution = solved(problem)
-    ours = value(problem, solution.x)
+    own = value(problem, solution.x)
     penalty, rows = problem.penalty, problem.rows.astype(np.float64)
     if penalty.l1 == 0:
         # sklearn advises against no l1 at all; l2 is one more row of components for the least-squares solver.
         wide = np.concatenate((rows.T, np.sqrt(penalty.l2) * np.eye(len(rows))))
-        theirs, _ = nnls(wide, np.concatenate((problem.query.astype(np.float64), np.zeros(len(rows)))))
+        reference, _ = nnls(wide, np.concatenate((problem.query.astype(np.float64), np.zeros(len(rows)))))
     else:
-        theirs = elastic_net(problem)
+        reference = elastic_net(problem)
     # What the certificate promises of a convex objective: the violation that it allows, times the coefficients.
-    promised = TOLERANCE * problem.scale * float(theirs.sum() + solution.x.sum())
-    assert ours <= value(problem, theirs) + promised + 1e-9 * problem.scale**2
+    promised = TOLERANCE * problem.scale * float(reference.sum() + solution.x.sum())
+    assert own <= value(problem, reference) + promised + 1e-9 * problem.scale**2
 
 
 @pytest.mark.slow
 @given(problems, st.sampled_from([0.1, 0.5, 2.0]))
 def test_with_l2_the_solution_is_unique_whoever_finds_it(problem: Problem, l2: float) -> None:
     problem = Problem(problem.rows, problem.query, Penalty(problem.penalty.l1, l2))
-    ours = solved(problem).x
-    np.testing.assert_allclose(ours, projected_gradient(problem, l2=l2), atol=1e-8 * problem.scale)
+    own = solved(problem).x
+    np.testing.assert_allclose(own, projected_gradient(problem, l2=l2), atol=1e-8 * problem.scale)
     rows, query = problem.rows.astype(np.float64), problem.query.astype(np.float64)
-    theirs = fista(rows, query[None], problem.penalty, steps=1500, restart=True)[0]
-    np.testing.assert_allclose(ours, theirs, atol=1e-7 * problem.scale)
+    reference = fista(rows, query[None], problem.penalty, steps=1500, restart=True)[0]
+    np.testing.assert_allclose(own, reference, atol=1e-7 * problem.scale)
     if problem.penalty.l1:
-        np.testing.assert_allclose(ours, elastic_net(problem), atol=1e-5 * problem.scale)
+        np.testing.assert_allclose(own, elastic_net(problem), atol=1e-5 * problem.scale)
 
 
 @given(problems, st.integers(0, 2**32 - 1))

@@ -30,8 +30,8 @@ def test_objective_and_gradient_are_those_of_equation_1(problem: Problem, seed: 
     slope = gradient(problem.rows, problem.query, x, problem.penalty)
     direction = random.standard_normal(len(x))
     # Of a quadratic the central difference is the derivative.
-    ahead, behind = (literal(problem, (x + sign * 1e-3 * direction).tolist()) for sign in (1, -1))
-    assert (ahead - behind) / 2e-3 == pytest.approx(float(slope @ direction), rel=1e-8, abs=1e-8)
+    ahead, stack = (literal(problem, (x + sign * 1e-3 * direction).tolist()) for sign in (1, -1))
+    assert (ahead - stack) / 2e-3 == pytest.approx(float(slope @ direction), rel=1e-8, abs=1e-8)
     np.testing.assert_allclose(
         residual(problem.rows, problem.query, x),
         problem.query.astype(np.float64) - x @ problem.rows.astype(np.float64),

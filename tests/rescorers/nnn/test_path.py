@@ -18,7 +18,7 @@ def test_every_point_is_certified_and_l1_falls_to_the_end(problem: Problem) -> N
     points = list(changes(problem.dictionary, problem.query, l2=l2, l1=l1))
     assert points[-1].penalty == problem.penalty
     l1s = [point.penalty.l1 for point in points]
-    assert all(ahead > behind for ahead, behind in pairwise(l1s))
+    assert all(ahead > stack for ahead, stack in pairwise(l1s))
     assert len(points) <= 4 * len(problem.rows) + 10
     for point in points:
         assert point.converged

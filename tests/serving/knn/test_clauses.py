@@ -14,8 +14,8 @@ from es_ttc.serving.request.body import find_clauses
 
 VECTOR = np.array([0.6, 0.8], np.float32)
 NNN = {"method": "nnn"}
-OURS = {"field": "ttc.vector", "query_text": "cats", "k": 5, "ttc": NNN}
-THEIRS = {"field": "ttc.vector", "query_vector": [1, 0], "k": 5}
+TTC_CLAUSE = {"field": "ttc.vector", "query_text": "cats", "k": 5, "ttc": NNN}
+NATIVE_CLAUSE = {"field": "ttc.vector", "query_vector": [1, 0], "k": 5}
 FOUND: dict[str, Any] = {"match_none": {}}
 
 
@@ -33,24 +33,24 @@ def replaced(body: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ({"knn": OURS}, {"query": FOUND}),
-        ({"knn": [OURS]}, {"query": FOUND}),
-        ({"knn": OURS, "query": {"match_all": {}}}, {"query": {"bool": {"should": [{"match_all": {}}, FOUND]}}}),
-        ({"knn": [OURS, THEIRS]}, {"knn": [THEIRS], "query": FOUND}),
-        ({"knn": [OURS, OURS]}, {"query": {"bool": {"should": [FOUND, FOUND]}}}),
+        ({"knn": TTC_CLAUSE}, {"query": FOUND}),
+        ({"knn": [TTC_CLAUSE]}, {"query": FOUND}),
+        ({"knn": TTC_CLAUSE, "query": {"match_all": {}}}, {"query": {"bool": {"should": [{"match_all": {}}, FOUND]}}}),
+        ({"knn": [TTC_CLAUSE, NATIVE_CLAUSE]}, {"knn": [NATIVE_CLAUSE], "query": FOUND}),
+        ({"knn": [TTC_CLAUSE, TTC_CLAUSE]}, {"query": {"bool": {"should": [FOUND, FOUND]}}}),
         ({"query": {"knn": {"ttc.vector": {"query_text": "cats", "ttc": NNN}}}}, {"query": FOUND}),
         (
-            {"query": {"hybrid": {"queries": [{"match": {"a": "b"}}, {"knn": OURS}]}}},
+            {"query": {"hybrid": {"queries": [{"match": {"a": "b"}}, {"knn": TTC_CLAUSE}]}}},
             {"query": {"hybrid": {"queries": [{"match": {"a": "b"}}, FOUND]}}},
         ),
-        ({"retriever": {"knn": OURS}}, {"retriever": {"standard": {"query": FOUND}}}),
+        ({"retriever": {"knn": TTC_CLAUSE}}, {"retriever": {"standard": {"query": FOUND}}}),
         (
-            {"retriever": {"rrf": {"retrievers": [{"standard": {"query": {"knn": OURS}}}, {"knn": OURS}]}}},
+            {"retriever": {"rrf": {"retrievers": [{"standard": {"query": {"knn": TTC_CLAUSE}}}, {"knn": TTC_CLAUSE}]}}},
             {"retriever": {"rrf": {"retrievers": [{"standard": {"query": FOUND}}, {"standard": {"query": FOUND}}]}}},
         ),
     ],
 )
-def test_what_stands_in_the_place_of_a_section(body: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_knn_clauses_with_a_section_are_replaced_by_their_hits(body: dict[str, Any], expected: dict[str, Any]) -> None:
     before = repr(body)
     assert replaced(body | {"size": 3}) == expected | {"size": 3}
     assert repr(body) == before
@@ -68,8 +68,11 @@ def test_what_stands_in_the_place_of_a_section(body: dict[str, Any], expected: d
             {"query": {"nested": {"query": {"knn": {"ttc.spans.v": {"vector": VECTOR.tolist()}}}}}},
         ),
         (
-            {"knn": [THEIRS, {"query_text": "cats"}], "query": {"match_all": {}}},
-            {"knn": [THEIRS, {"field": "ttc.vector", "query_vector": VECTOR.tolist()}], "query": {"match_all": {}}},
+            {"knn": [NATIVE_CLAUSE, {"query_text": "cats"}], "query": {"match_all": {}}},
+            {
+                "knn": [NATIVE_CLAUSE, {"field": "ttc.vector", "query_vector": VECTOR.tolist()}],
+                "query": {"match_all": {}},
+            },
         ),
     ],
 )  # fmt: skip
@@ -81,7 +84,7 @@ def test_a_text_becomes_a_vector_and_all_else_stays(body: dict[str, Any], expect
     "body",
     [
         {},
-        {"knn": THEIRS},
+        {"knn": NATIVE_CLAUSE},
         {"query": {"neural": {"ttc.vector": {"query_text": "cats", "k": 3}}}},
         {"query": {"knn": {"mine": {"vector": [1, 2], "k": 3}}}},
         {"knn": "cats"},
@@ -89,7 +92,7 @@ def test_a_text_becomes_a_vector_and_all_else_stays(body: dict[str, Any], expect
         {"query": {"knn": 1}},
     ],
 )
-def test_what_is_not_ours(body: dict[str, Any]) -> None:
+def test_knn_clauses_without_section_or_text_are_left_alone(body: dict[str, Any]) -> None:
     assert parsed(body) == []
 
 
@@ -98,12 +101,7 @@ def test_a_vector_counts_by_its_direction() -> None:
     assert clause.vector == pytest.approx(VECTOR)
 
 
-def test_neither_text_nor_vector() -> None:
-    with pytest.raises(InvalidRequest, match=r"\[knn.ttc.vector.query_text\] is missing"):
-        parsed({"query": {"knn": {"ttc.vector": {"k": 3, "ttc": NNN}}}})
-
-
-def test_a_body_nested_too_deeply() -> None:
+def test_knn_body_nested_too_deeply_is_refused() -> None:
     query: Any = {}
     for _ in range(100_000):
         query = [query]
@@ -133,7 +131,7 @@ class Sent:
         return questions
 
 
-async def test_what_all_ask_next_goes_out_together() -> None:
+async def test_batched_searches_send_one_request_a_round() -> None:
     sent = Sent()
     rounds: BatchedSearches[str, str] = BatchedSearches(sent)
     long, short, two = rounds.join(3)
@@ -159,7 +157,7 @@ async def test_what_all_ask_next_goes_out_together() -> None:
     assert [sorted(batch) for batch in sent.batches] == [["a1", "b1", "x", "y"], ["a2", "a2'", "b2"], ["a3"]]
 
 
-async def test_one_that_gives_up_does_not_hold_the_others() -> None:
+async def test_batched_searches_go_on_when_one_member_leaves() -> None:
     sent = Sent()
     rounds: BatchedSearches[str, str] = BatchedSearches(sent)
     patient, hasty = rounds.join(2)
@@ -178,7 +176,7 @@ async def test_one_that_gives_up_does_not_hold_the_others() -> None:
     assert sent.batches == [["a"]]
 
 
-async def test_a_failure_reaches_all_who_asked() -> None:
+async def test_batched_searches_raise_a_failure_to_every_member() -> None:
     rounds: BatchedSearches[str, str] = BatchedSearches(Sent())
     first, second = rounds.join(2)
 

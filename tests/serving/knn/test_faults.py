@@ -13,8 +13,9 @@ from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Retrieved, Search
 from es_ttc.retrievers.dense import DenseRetriever, DenseRetrieverParams
 from tests.serving.client import Reply, call, search
-from tests.serving.conftest import Behind
-from tests.serving.knn.test_knn import CATS, asked, native, ours
+from tests.serving.conftest import SearchStack
+from tests.serving.corpus import CATS
+from tests.serving.knn.test_knn import asked, knn_clause, native
 from tests.serving.relay import Passed, Relay
 from tests.support.encoders import GatedEncoder
 from tests.support.gateway import gateway_to
@@ -45,9 +46,9 @@ def answer(status: int, body: Any) -> Reply:
     return Reply(status, {"content-type": "application/json"}, json.dumps(body).encode())
 
 
-def assert_native(reply: Reply, behind: Behind, reason: str) -> None:
+def assert_native(reply: Reply, stack: SearchStack, reason: str) -> None:
     assert reply.status == 200
-    direct = search(behind.gateway, behind.index, native(behind, {"query_text": CATS}))
+    direct = search(stack.gateway, stack.index, native(stack, {"query_text": CATS}))
     assert reply.ids == direct.ids
     assert reply.scores == pytest.approx(direct.scores, abs=1e-6)
     assert reply.headers["x-ttc-applied"] == "false"
@@ -73,10 +74,10 @@ REFUSED = {"responses": [{"error": {"root_cause": [{"reason": "no more memory"}]
     ],
 )
 def test_an_engine_that_fails_in_the_middle_of_the_rounds(
-    spanned: Behind, through_relay: str, relayed: Relay, which: int, reply: Reply, reason: str
+    spanned: SearchStack, through_relay: str, relayed: Relay, which: int, reply: Reply, reason: str
 ) -> None:
-    body = {"knn": ours("nnn", ttc={"params": SMALL_STEPS})}
-    strict = {"knn": ours("nnn", ttc={"params": SMALL_STEPS, "on_error": "fail"})}
+    body = {"knn": knn_clause("nnn", ttc={"params": SMALL_STEPS})}
+    strict = {"knn": knn_clause("nnn", ttc={"params": SMALL_STEPS, "on_error": "fail"})}
     failing(which, relayed, reply)
     assert_native(search(through_relay, spanned.index, body), spanned, reason)
     failing(which, relayed, reply)
@@ -87,7 +88,7 @@ def test_an_engine_that_fails_in_the_middle_of_the_rounds(
     assert search(through_relay, spanned.index, body).json()["ttc"]["applied"] is True
 
 
-def test_one_items_failure_leaves_the_others_alone(spanned: Behind, through_relay: str, relayed: Relay) -> None:
+def test_one_items_failure_leaves_the_others_alone(spanned: SearchStack, through_relay: str, relayed: Relay) -> None:
     def before(request: Passed) -> Reply | None:
         if not is_round(request):
             return None
@@ -96,13 +97,13 @@ def test_one_items_failure_leaves_the_others_alone(spanned: Behind, through_rela
         return call(spanned.engine, request.method, request.target, lines)
 
     relayed.before = before
-    lines = [line for method in ("nnn", "dense") for line in ({}, {"knn": ours(method)})]
+    lines = [line for method in ("nnn", "dense") for line in ({}, {"knn": knn_clause(method)})]
     reply = call(through_relay, "POST", f"/{spanned.index}/_msearch", lines)
     first, second = reply.json()["responses"]
     assert first["ttc"]["applied"] is False
     assert "no such index" in first["ttc"]["reason"]
     assert second["ttc"]["applied"] is True
-    assert [hit["_id"] for hit in second["hits"]["hits"]] == asked(spanned, ours("dense")).ids
+    assert [hit["_id"] for hit in second["hits"]["hits"]] == asked(spanned, knn_clause("dense")).ids
     assert reply.headers["x-ttc-applied"] == "false"
 
 
@@ -118,24 +119,30 @@ def slow(relayed: Relay, seconds: float, *, after: int = 0) -> None:
     relayed.before = before
 
 
-def test_a_retrieval_that_is_late(spanned: Behind, through_relay: str, relayed: Relay) -> None:
+def test_a_retrieval_that_is_late(spanned: SearchStack, through_relay: str, relayed: Relay) -> None:
     slow(relayed, 1.0)
-    body = {"knn": ours("dense", ttc={"timeout": "150ms"})}
+    body = {"knn": knn_clause("dense", ttc={"timeout": "150ms"})}
     assert_native(search(through_relay, spanned.index, body), spanned, "took longer than its budget of 1")
-    refused = search(through_relay, spanned.index, {"knn": ours("dense", ttc={"timeout": "50ms", "on_error": "fail"})})
+    refused = search(
+        through_relay, spanned.index, {"knn": knn_clause("dense", ttc={"timeout": "50ms", "on_error": "fail"})}
+    )
     assert refused.status == 503
     assert refused.json()["error"]["type"] == "ttc_deadline_exceeded_exception"
 
 
-def test_the_callers_own_timeout_bounds_it_too(spanned: Behind, through_relay: str, relayed: Relay) -> None:
+def test_the_callers_own_timeout_bounds_it_too(spanned: SearchStack, through_relay: str, relayed: Relay) -> None:
     slow(relayed, 1.5)
-    reply = search(through_relay, spanned.index, {"knn": ours("dense"), "timeout": "600ms"})
+    reply = search(through_relay, spanned.index, {"knn": knn_clause("dense"), "timeout": "600ms"})
     assert_native(reply, spanned, "took longer than its budget")
 
 
-def test_column_generation_ends_in_time_with_what_it_has(spanned: Behind, through_relay: str, relayed: Relay) -> None:
+def test_column_generation_ends_in_time_with_what_it_has(
+    spanned: SearchStack, through_relay: str, relayed: Relay
+) -> None:
     slow(relayed, 1.5)
-    reply = search(through_relay, spanned.index, {"knn": ours("nnn", ttc={"params": SMALL_STEPS, "timeout": "2700ms"})})
+    reply = search(
+        through_relay, spanned.index, {"knn": knn_clause("nnn", ttc={"params": SMALL_STEPS, "timeout": "2700ms"})}
+    )
     ttc = reply.json()["ttc"]
     assert ttc["applied"] is True
     assert ttc["certified"] is False
@@ -149,25 +156,25 @@ def gated(encoder: Encoder) -> GatedEncoder:
 
 
 @pytest.fixture
-def gated_gateway(spanned: Behind, gated: GatedEncoder) -> Iterator[str]:
+def gated_gateway(spanned: SearchStack, gated: GatedEncoder) -> Iterator[str]:
     with gateway_to(spanned.engine, gated, max_window=300) as url:
         yield url
 
 
-def test_an_encoder_that_fails(spanned: Behind, gated_gateway: str, gated: GatedEncoder) -> None:
+def test_an_encoder_that_fails(spanned: SearchStack, gated_gateway: str, gated: GatedEncoder) -> None:
     gated.fails = True
-    for body in ({"knn": ours("nnn")}, native(spanned, {"query_text": CATS})):
+    for body in ({"knn": knn_clause("nnn")}, native(spanned, {"query_text": CATS})):
         refused = search(gated_gateway, spanned.index, body)
         assert refused.status == 500
         assert "out of memory" in refused.reason
 
 
 def test_an_encoder_that_hangs(
-    spanned: Behind, gated_gateway: str, gated: GatedEncoder, monkeypatch: pytest.MonkeyPatch
+    spanned: SearchStack, gated_gateway: str, gated: GatedEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("es_ttc.serving.knn.retrieval._ENCODING_SECONDS", 0.1)
     gated.gate.clear()
-    refused = search(gated_gateway, spanned.index, {"knn": ours("nnn")})
+    refused = search(gated_gateway, spanned.index, {"knn": knn_clause("nnn")})
     assert refused.status == 503
     assert "was not encoded within 0.1 s" in refused.reason
 
@@ -196,11 +203,11 @@ class Misbehaving(DenseRetriever):
     ],
 )
 def test_a_retriever_that_misbehaves(
-    spanned: Behind, monkeypatch: pytest.MonkeyPatch, scores: Sequence[float], error: Exception | None, reason: str
+    spanned: SearchStack, monkeypatch: pytest.MonkeyPatch, scores: Sequence[float], error: Exception | None, reason: str
 ) -> None:
     retriever = Misbehaving()
     retriever.scores, retriever.error = scores, error
     monkeypatch.setattr(registry, "load", lambda _: retriever)
-    reply = asked(spanned, ours("dense"))
+    reply = asked(spanned, knn_clause("dense"))
     monkeypatch.undo()
     assert_native(reply, spanned, reason)

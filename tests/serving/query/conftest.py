@@ -19,8 +19,8 @@ from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
 from tests.serving.relay import Relay, relay
 from tests.support.gateway import gateway_to
-from tests.support.kept import Kept
 from tests.support.llm import Answer, ScriptedModel, scripted_model_beside
+from tests.support.per_engine import PerEngine
 
 DOCUMENTS = [
     {"title": "Heart", "text": "Myocardial infarction is treated with aspirin and rest."},
@@ -69,13 +69,13 @@ def time_to_rewrite() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def all_rewritten(encoder: Encoder) -> Iterator[Kept[Rewritten]]:
-    with Kept(lambda engine: _rewritten(engine, encoder)) as kept:
-        yield kept
+def all_rewritten(encoder: Encoder) -> Iterator[PerEngine[Rewritten]]:
+    with PerEngine(lambda engine: _rewritten(engine, encoder)) as per_engine:
+        yield per_engine
 
 
 @pytest.fixture(scope="session")
-def rewritten(engine_url: str, all_rewritten: Kept[Rewritten]) -> Rewritten:
+def rewritten(engine_url: str, all_rewritten: PerEngine[Rewritten]) -> Rewritten:
     """Of one engine after the other."""
     return all_rewritten.of(engine_url)
 

@@ -243,26 +243,16 @@ def test_several_indices_are_searched_by_the_fields_named(rewritten: Rewritten) 
 @pytest.mark.parametrize(
     ("section", "reason"),
     [
-        ({"method": "sirra"}, "unknown method [sirra]: did you mean [sira]?"),
         ({"params": {"prompt": "clams"}}, "unknown prompt [clams]: did you mean [claims]?"),
         ({"params": {"prompt": "../../etc/passwd"}}, "parameter [prompt]"),
         ({"params": {"text_fields": ["titel"]}, "on_error": "fail"}, "none of [params.text_fields] is a field of"),
         ({"params": {"text_fields": ["title^"]}}, "parameter [text_fields]"),
-        ({"query_text": None, "query_texts": ["a", "b"]}, "[ttc.query_texts] belongs to [rescore]"),
-        ({"score_mode": "max"}, "[ttc.score_mode] belongs to [rescore]"),
-        ({"detail": "map"}, '[ttc.detail] "map" belongs to [rescore]: in [query] take true'),
     ],
 )
-def test_what_cannot_be_meant_is_refused(rewritten: Rewritten, section: dict[str, Any], reason: str) -> None:
-    given = {"method": "sira", "query_text": "a new text", **section}
-    found = rewritten.search({"query": {"ttc": {key: value for key, value in given.items() if value is not None}}})
+def test_sira_with_an_invalid_query_is_refused(rewritten: Rewritten, section: dict[str, Any], reason: str) -> None:
+    found = rewritten.search({"query": {"ttc": {"method": "sira", "query_text": "a new text", **section}}})
     assert found.status == 400
     assert reason in found.reason
-
-
-def test_another_query_beside_it_is_refused(rewritten: Rewritten) -> None:
-    body = {"query": {**sira("blood")["query"], "match_all": {}}}
-    assert "[query] holds [match_all] beside [ttc]" in rewritten.search(body).reason
 
 
 def test_an_index_that_is_not_ours(rewritten: Rewritten, index_name: str) -> None:

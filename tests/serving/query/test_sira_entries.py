@@ -104,7 +104,7 @@ def test_a_program_weighs_its_phrases_and_takes_the_best_alternative(rewritten: 
     assert '"exclude"' in asked["messages"][0]["content"]
 
 
-def test_what_a_program_excludes_is_demoted_or_removed(rewritten: Rewritten, entries: str) -> None:
+def test_sira_excluded_phrases_demote_or_remove_documents(rewritten: Rewritten, entries: str) -> None:
     answer = {"phrases": ["attack"], "exclude": ["dog bark", "attack", "unheard of"]}
     kept = scores(program(rewritten, "sudden illness", answer, entries, exclusions="ignore"))
     less = program(rewritten, "sudden illness", answer, entries)

@@ -18,14 +18,14 @@ from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call
 from tests.support.gateway import gateway_to
-from tests.support.kept import Kept
+from tests.support.per_engine import PerEngine
 
 NDJSON = {"content-type": "application/x-ndjson"}
 JSON = {"content-type": "application/json"}
 
 
 @dataclass(frozen=True)
-class Place:
+class Servers:
     """An engine and a gateway in front of it."""
 
     engine: str
@@ -58,24 +58,24 @@ def gateway_of(engine: str, encoder: Encoder) -> AbstractContextManager[str]:
 
 
 @pytest.fixture(scope="session")
-def all_places(encoder: Encoder) -> Iterator[Kept[Place]]:
+def all_servers(encoder: Encoder) -> Iterator[PerEngine[Servers]]:
     @contextmanager
-    def place(engine: str) -> Iterator[Place]:
+    def servers(engine: str) -> Iterator[Servers]:
         with gateway_of(engine, encoder) as url:
-            yield Place(engine, url)
+            yield Servers(engine, url)
 
-    with Kept(place) as kept:
-        yield kept
+    with PerEngine(servers) as per_engine:
+        yield per_engine
 
 
 @pytest.fixture
-def place(engine_url: str, all_places: Kept[Place]) -> Place:
-    return all_places.of(engine_url)
+def servers(engine_url: str, all_servers: PerEngine[Servers]) -> Servers:
+    return all_servers.of(engine_url)
 
 
 @pytest.fixture(scope="session")
 def spec(encoder: Encoder) -> IndexSpec:
-    return IndexSpec(encoder.identity, codec="float16", max_tokens=64)
+    return IndexSpec(encoder.identity, max_tokens=64)
 
 
 @pytest.fixture

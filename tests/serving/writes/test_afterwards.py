@@ -17,7 +17,7 @@ from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call, search
-from tests.serving.writes.conftest import JSON, NDJSON, Place, encoded, states
+from tests.serving.writes.conftest import JSON, NDJSON, Servers, encoded, states
 from tests.support.gateway import gateway_to
 
 pytestmark = pytest.mark.processors
@@ -25,34 +25,34 @@ pytestmark = pytest.mark.processors
 MAPPING = {"properties": {"title": {"type": "text"}, "text": {"type": "text"}, "price": {"type": "integer"}}}
 
 
-def put(place: Place, index: str, name: str, **document: Any) -> Reply:
-    reply = call(place.gateway, "PUT", f"/{index}/_doc/{name}", orjson.dumps(document), JSON)
+def put(servers: Servers, index: str, name: str, **document: Any) -> Reply:
+    reply = call(servers.gateway, "PUT", f"/{index}/_doc/{name}", orjson.dumps(document), JSON)
     assert reply.status in (200, 201), reply.body
     return reply
 
 
-def bulk(place: Place, index: str, *lines: dict[str, Any]) -> Reply:
-    reply = call(place.gateway, "POST", f"/{index}/_bulk", lines)
+def bulk(servers: Servers, index: str, *lines: dict[str, Any]) -> Reply:
+    reply = call(servers.gateway, "POST", f"/{index}/_bulk", lines)
     assert reply.json()["errors"] is False, reply.body
     return reply
 
 
-def scored(place: Place, index: str) -> int:
+def scored(servers: Servers, index: str) -> int:
     """Return how many documents a rescored search finds features of."""
-    call(place.engine, "POST", f"/{index}/_refresh")
-    call(place.engine, "POST", "/ttc-*/_refresh?expand_wildcards=all")
+    call(servers.engine, "POST", f"/{index}/_refresh")
+    call(servers.engine, "POST", "/ttc-*/_refresh?expand_wildcards=all")
     section = {"window_size": 100, "ttc": {"method": "spectral", "query_text": "an owl"}}
-    reply = search(place.gateway, index, {"size": 50, "query": {"match_all": {}}, "rescore": section})
+    reply = search(servers.gateway, index, {"size": 50, "query": {"match_all": {}}, "rescore": section})
     found: int = reply.json()["ttc"]["scored"]
     return found
 
 
 @pytest.fixture
-def attached(place: Place, index_name: str, spec: IndexSpec, encoder: Encoder) -> Iterator[str]:
+def attached(servers: Servers, index_name: str, spec: IndexSpec, encoder: Encoder) -> Iterator[str]:
     """An index of somebody else with attached features, whose writes are followed."""
 
     async def attach() -> None:
-        async with connected(EngineSettings(engine=place.engine)) as engine:
+        async with connected(EngineSettings(engine=servers.engine)) as engine:
             await engine.create_index(index_name, {"settings": {"number_of_replicas": 0}, "mappings": MAPPING})
             [source] = await Index.behind(engine, index_name)
             await attach_beside(engine, source, spec, encoder)
@@ -60,22 +60,22 @@ def attached(place: Place, index_name: str, spec: IndexSpec, encoder: Encoder) -
 
     asyncio.run(attach())
     yield index_name
-    call(place.engine, "DELETE", f"/{index_name}")
-    for found in call(place.engine, "GET", f"/ttc-*-{index_name}?expand_wildcards=all").json():
-        call(place.engine, "DELETE", f"/{found}")
+    call(servers.engine, "DELETE", f"/{index_name}")
+    for found in call(servers.engine, "GET", f"/ttc-*-{index_name}?expand_wildcards=all").json():
+        call(servers.engine, "DELETE", f"/{found}")
 
 
-def test_an_attached_index(place: Place, attached: str) -> None:
+def test_write_to_an_attached_index_is_encoded(servers: Servers, attached: str) -> None:
     index_name = attached
-    direct = call(place.engine, "PUT", f"/{index_name}/_doc/before", orjson.dumps({"text": "An owl."}), JSON)
+    direct = call(servers.engine, "PUT", f"/{index_name}/_doc/before", orjson.dumps({"text": "An owl."}), JSON)
     assert direct.status == 201
-    reply = put(place, index_name, "one", title="The owl", text="It hunts at night.", price=1)
+    reply = put(servers, index_name, "one", title="The owl", text="It hunts at night.", price=1)
     assert encoded(reply) == "true"
     assert (reply.json()["_version"], reply.json()["result"]) == (1, "created")
-    assert scored(place, index_name) == 1  # the gateway has encoded what it has seen
-    assert encoded(put(place, index_name, "one", title="The trout", text="It swims.", price=2)) == "true"
+    assert scored(servers, index_name) == 1  # the gateway has encoded what it has seen
+    assert encoded(put(servers, index_name, "one", title="The trout", text="It swims.", price=2)) == "true"
     several = bulk(
-        place,
+        servers,
         index_name,
         {"index": {"_id": "two"}},
         {"text": "A cat."},
@@ -83,31 +83,31 @@ def test_an_attached_index(place: Place, attached: str) -> None:
         {"text": "A dog."},
     )
     assert encoded(several) == "true"
-    assert scored(place, index_name) == 3
-    update = bulk(place, index_name, {"update": {"_id": "two"}}, {"doc": {"text": "A lynx."}})
+    assert scored(servers, index_name) == 3
+    update = bulk(servers, index_name, {"update": {"_id": "two"}}, {"doc": {"text": "A lynx."}})
     assert encoded(update) == "true"
-    assert scored(place, index_name) == 3
+    assert scored(servers, index_name) == 3
 
 
-def test_a_refresh_includes_the_features(place: Place, attached: str) -> None:
+def test_a_refresh_includes_the_features(servers: Servers, attached: str) -> None:
     index_name = attached
     body = b'{"index":{"_id":"one"}}\n{"text":"An owl."}\n{"index":{"_id":"two"}}\n{"text":"A cat."}\n'
     section = {"window_size": 100, "ttc": {"method": "spectral", "query_text": "an owl"}}
 
     def scored_now() -> int:
         search_for = {"size": 50, "query": {"match_all": {}}, "rescore": section}
-        found: int = search(place.gateway, index_name, search_for).json()["ttc"]["scored"]
+        found: int = search(servers.gateway, index_name, search_for).json()["ttc"]["scored"]
         return found
 
     for refresh in ("refresh=true", "refresh", "refresh=wait_for"):
-        reply = call(place.gateway, "POST", f"/{index_name}/_bulk?{refresh}", body, NDJSON)
+        reply = call(servers.gateway, "POST", f"/{index_name}/_bulk?{refresh}", body, NDJSON)
         assert (encoded(reply), scored_now()) == ("true", 2)
     target = f"/{index_name}/_doc/three?refresh=true"
-    assert encoded(call(place.gateway, "PUT", target, b'{"text":"A dog."}', JSON)) == "true"
+    assert encoded(call(servers.gateway, "PUT", target, b'{"text":"A dog."}', JSON)) == "true"
     assert scored_now() == 3
 
 
-def test_a_bulk_to_several_indices(place: Place, followed: Any, index_name: str, attached: str) -> None:
+def test_a_bulk_to_several_indices(servers: Servers, followed: Any, index_name: str, attached: str) -> None:
     own = followed("now", suffix="-own")
     text = {"text": "An owl hunts."}
     other = {"_index": f"{index_name}-none", "require_alias": True}  # such an item is refused, so no index is made
@@ -120,19 +120,19 @@ def test_a_bulk_to_several_indices(place: Place, followed: Any, index_name: str,
         (long, second),
         (many, first),
     ):
-        reply = call(place.gateway, "POST", "/_bulk?refresh=true", [*refused, *good])
+        reply = call(servers.gateway, "POST", "/_bulk?refresh=true", [*refused, *good])
         assert (encoded(reply), reply.json()["errors"]) == ("true", bool(refused))
-        assert scored(place, index_name) == (first[0] in good)
-        assert states(place.engine, own) == ({"one": "ready"} if second[0] in good else {})
-        call(place.engine, "POST", f"/{index_name},{own}/_delete_by_query?refresh=true", {"query": {"match_all": {}}})
+        assert scored(servers, index_name) == (first[0] in good)
+        assert states(servers.engine, own) == ({"one": "ready"} if second[0] in good else {})
+        call(servers.engine, "POST", f"/{index_name},{own}/_delete_by_query?refresh=true", {"query": {"match_all": {}}})
 
 
-def test_a_response_of_which_parts_are_asked_for(place: Place, index_name: str, attached: str) -> None:
+def test_a_response_of_which_parts_are_asked_for(servers: Servers, index_name: str, attached: str) -> None:
     lines = [{"index": {"_id": "one"}}, {"text": "An owl."}, {"create": {"_id": "one"}}, {"text": "A cat."}] * 20
     body, headers = b"".join(orjson.dumps(line) + b"\n" for line in lines), NDJSON | {"accept-encoding": "gzip"}
     for target, sent in (("_bulk?filter_path=errors,items.*.error.type,-items.create.status", body),
                          ("_doc/two?filter_path=res*&pretty", b'{"text":"An owl."}')):  # fmt: skip
-        urls = (place.engine, place.engine, place.gateway)  # the first one creates the document
+        urls = (servers.engine, servers.engine, servers.gateway)  # the first one creates the document
         _, direct, through = (call(url, "POST", f"/{index_name}/{target}", sent, headers) for url in urls)
         assert encoded(through) == "true"
         assert (through.json(), through.headers.get("content-encoding")) == (
@@ -141,26 +141,26 @@ def test_a_response_of_which_parts_are_asked_for(place: Place, index_name: str, 
         )
 
 
-def test_an_alias(place: Place, followed: Any, index_name: str) -> None:
+def test_write_through_an_alias_is_encoded(servers: Servers, followed: Any, index_name: str) -> None:
     index = followed("now")
     alias = f"{index_name}-alias"
-    assert call(place.gateway, "PUT", f"/{index}/_alias/{alias}").status == 200
-    reply = put(place, alias, "one", text="An owl hunts.")
+    assert call(servers.gateway, "PUT", f"/{index}/_alias/{alias}").status == 200
+    reply = put(servers, alias, "one", text="An owl hunts.")
     assert (encoded(reply), reply.json()["_index"]) == ("true", index)
-    assert encoded(bulk(place, alias, {"index": {"_id": "two"}}, {"text": "A cat."})) == "true"
-    assert encoded(bulk(place, alias, {"update": {"_id": "two"}}, {"doc": {"text": "A lynx."}})) == "false"
-    assert states(place.engine, index) == {"one": "ready", "two": None}
-    assert call(place.gateway, "DELETE", f"/{alias}/_doc/two").headers.get("x-ttc-encoded") is None
+    assert encoded(bulk(servers, alias, {"index": {"_id": "two"}}, {"text": "A cat."})) == "true"
+    assert encoded(bulk(servers, alias, {"update": {"_id": "two"}}, {"doc": {"text": "A lynx."}})) == "false"
+    assert states(servers.engine, index) == {"one": "ready", "two": None}
+    assert call(servers.gateway, "DELETE", f"/{alias}/_doc/two").headers.get("x-ttc-encoded") is None
 
 
 def test_an_update_has_the_features_of_the_whole_document(
-    place: Place, followed: Any, encoder: Encoder, spec: IndexSpec
+    servers: Servers, followed: Any, encoder: Encoder, spec: IndexSpec
 ) -> None:
     index = followed("now")
-    assert encoded(put(place, index, "one", title="The owl", text="It hunts.")) == "true"
+    assert encoded(put(servers, index, "one", title="The owl", text="It hunts.")) == "true"
 
     def update(name: str, **body: Any) -> Reply:
-        return call(place.gateway, "POST", f"/{index}/_update/{name}", orjson.dumps(body), JSON)
+        return call(servers.gateway, "POST", f"/{index}/_update/{name}", orjson.dumps(body), JSON)
 
     assert encoded(update("one", doc={"text": "It sleeps."})) == "true"
     assert encoded(update("new", doc={"title": "The cat", "text": "It drinks."}, doc_as_upsert=True)) == "true"
@@ -168,38 +168,38 @@ def test_an_update_has_the_features_of_the_whole_document(
     nothing = update("new", doc={"text": "It drinks."})
     assert (nothing.json()["result"], encoded(nothing)) == ("noop", None)
     assert update("absent", doc={"text": "x"}).status == 404
-    assert states(place.engine, index) == dict.fromkeys(("one", "new", "script"), "ready")
-    assert scored(place, index) == 3
+    assert states(servers.engine, index) == dict.fromkeys(("one", "new", "script"), "ready")
+    assert scored(servers, index) == 3
 
 
-def test_what_is_late_is_pending(engine_url: str, followed: Any, index_name: str, encoder: Encoder) -> None:
+def test_write_encoded_too_late_is_pending(engine_url: str, followed: Any, index_name: str, encoder: Encoder) -> None:
     index = followed("now")
     call(engine_url, "PUT", f"/{index}/_alias/{index_name}-alias")
     with gateway_to(engine_url, encoder, write_timeout_ms=1) as gateway:
-        reply = put(Place(engine_url, gateway), f"{index_name}-alias", "one", text="An owl hunts.")
+        reply = put(Servers(engine_url, gateway), f"{index_name}-alias", "one", text="An owl hunts.")
     assert encoded(reply) == "false"
     assert states(engine_url, index) == {"one": "pending"}
 
 
-def test_nothing_is_said_of_other_indices(place: Place, followed: Any, index_name: str) -> None:
+def test_nothing_is_said_of_other_indices(servers: Servers, followed: Any, index_name: str) -> None:
     index = followed("later")
-    assert encoded(put(place, index, "one", text="An owl.")) is None
+    assert encoded(put(servers, index, "one", text="An owl.")) is None
     other = f"{index_name}-other"
     try:
-        reply = put(place, other, "one", text="An owl.")
+        reply = put(servers, other, "one", text="An owl.")
         assert (reply.status, encoded(reply)) == (201, None)
     finally:
-        call(place.engine, "DELETE", f"/{other}")
+        call(servers.engine, "DELETE", f"/{other}")
 
 
 @pytest.fixture
-def stream(place: Place, index_name: str, spec: IndexSpec, encoder: Encoder) -> Iterator[str]:
+def stream(servers: Servers, index_name: str, spec: IndexSpec, encoder: Encoder) -> Iterator[str]:
     """A data stream with attached features whose writes are followed; on the tests' Elasticsearch, which has none, an
     alias that rolls over."""
     name = f"{index_name}-stream"
 
     async def make() -> None:
-        async with connected(EngineSettings(engine=place.engine)) as engine:
+        async with connected(EngineSettings(engine=servers.engine)) as engine:
             streams = (await engine.capabilities()).product == "opensearch"
             template = {
                 "index_patterns": [name, f"{name}-0*"],
@@ -216,12 +216,12 @@ def stream(place: Place, index_name: str, spec: IndexSpec, encoder: Encoder) -> 
 
     asyncio.run(make())
     yield name
-    call(place.engine, "DELETE", f"/_data_stream/{name}")
+    call(servers.engine, "DELETE", f"/_data_stream/{name}")
     for pattern in (f"{name}-0*", f"ttc-*{name}*"):
-        for found in call(place.engine, "GET", f"/{pattern}?expand_wildcards=all").json():
-            call(place.engine, "DELETE", f"/{found}")
-    call(place.engine, "DELETE", f"/_index_template/{name}")
-    call(place.engine, "DELETE", f"/_ingest/pipeline/ttc-*{name}*")
+        for found in call(servers.engine, "GET", f"/{pattern}?expand_wildcards=all").json():
+            call(servers.engine, "DELETE", f"/{found}")
+    call(servers.engine, "DELETE", f"/_index_template/{name}")
+    call(servers.engine, "DELETE", f"/_ingest/pipeline/ttc-*{name}*")
 
 
 async def attach_and_follow(engine: Engine, name: str, spec: IndexSpec, encoder: Encoder) -> None:
@@ -231,30 +231,30 @@ async def attach_and_follow(engine: Engine, name: str, spec: IndexSpec, encoder:
     await follow_writes(engine, (await Indices.behind(engine, source.index)).only(), "now", enrich=False)
 
 
-def test_a_data_stream_and_its_next_index(place: Place, stream: str, spec: IndexSpec, encoder: Encoder) -> None:
+def test_a_data_stream_and_its_next_index(servers: Servers, stream: str, spec: IndexSpec, encoder: Encoder) -> None:
     def add(name: str) -> Reply:
         document = {"@timestamp": "2026-11-23T00:00:00Z", "text": f"About {name}."}
-        reply = call(place.gateway, "PUT", f"/{stream}/_create/{name}", orjson.dumps(document), JSON)
+        reply = call(servers.gateway, "PUT", f"/{stream}/_create/{name}", orjson.dumps(document), JSON)
         assert reply.status == 201, reply.body
         return reply
 
     first = add("owls")
     assert encoded(first) == "true"
     lines = ({"create": {"_id": "cats"}}, {"@timestamp": "2026-11-23T00:00:00Z", "text": "About cats."})
-    assert encoded(bulk(place, stream, *lines)) == "true"
-    assert scored(place, stream) == 2
-    assert call(place.gateway, "POST", f"/{stream}/_rollover").json()["rolled_over"]
+    assert encoded(bulk(servers, stream, *lines)) == "true"
+    assert scored(servers, stream) == 2
+    assert call(servers.gateway, "POST", f"/{stream}/_rollover").json()["rolled_over"]
     second = add("trout")  # a worker attaches the new index with its next look; until then nothing is encoded there
     assert second.json()["_index"] != first.json()["_index"]
     assert encoded(second) in (None, "false")
-    assert scored(place, stream) == 2
+    assert scored(servers, stream) == 2
 
     async def attach_next() -> None:
-        async with connected(EngineSettings(engine=place.engine)) as engine:
+        async with connected(EngineSettings(engine=servers.engine)) as engine:
             await attach_and_follow(engine, stream, spec, encoder)
 
     asyncio.run(attach_next())
     # what the gateway knows of a name is kept for some seconds, or until a request may have changed it
-    assert call(place.gateway, "PUT", f"/{stream}/_mapping", b"{}", JSON).status == 200
+    assert call(servers.gateway, "PUT", f"/{stream}/_mapping", b"{}", JSON).status == 200
     assert encoded(add("eels")) == "true"
-    assert scored(place, stream) == 4  # with the one that attaching has found
+    assert scored(servers, stream) == 4  # with the one that attaching has found

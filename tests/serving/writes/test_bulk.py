@@ -57,8 +57,8 @@ def test_documents_are_found_however_the_body_is_cut(
 
 
 @given(st.binary(max_size=300) | items().map(lambda case: case[0]), st.integers(0, 300), st.binary(max_size=5), CUTS)
-def test_any_bytes_are_kept(body: bytes, place: int, damage: bytes, cuts: list[int]) -> None:
-    broken = body[:place] + damage + body[place + len(damage) :]
+def test_any_bytes_are_kept(body: bytes, servers: int, damage: bytes, cuts: list[int]) -> None:
+    broken = body[:servers] + damage + body[servers + len(damage) :]
     joined, documents, _ = found_in(broken, cuts)
     assert joined == broken
     assert (joined, documents) == found_in(broken, [])[:2]

@@ -17,8 +17,8 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from tests.serving.client import call, search
-from tests.serving.conftest import ANIMALS, DEEDS
-from tests.serving.writes.conftest import Place, fill_pending
+from tests.serving.corpus import ANIMALS, DEEDS
+from tests.serving.writes.conftest import Servers, fill_pending
 
 pytestmark = pytest.mark.processors
 
@@ -127,20 +127,20 @@ def takes_newest_client(engine: str) -> bool:
     return "x-elastic-product" in told.headers and major >= elasticsearch.__version__[0]
 
 
-def test_all_clients_documents_are_found(place: Place, followed: Callable[..., str], encoder: Encoder) -> None:
+def test_all_clients_documents_are_found(servers: Servers, followed: Callable[..., str], encoder: Encoder) -> None:
     index = followed()
-    takes_elasticsearch_py = takes_newest_client(place.engine)
+    takes_elasticsearch_py = takes_newest_client(servers.engine)
     for name, write in CLIENTS.items():
-        write(place.gateway, index, f"{name} to the gateway")
+        write(servers.gateway, index, f"{name} to the gateway")
         if takes_elasticsearch_py or not name.startswith("elasticsearch-py"):
-            write(place.engine, index, f"{name} to the engine")
-    found = states_by_client(place.engine, index)
+            write(servers.engine, index, f"{name} to the engine")
+    found = states_by_client(servers.engine, index)
     assert len(found) == (12 if takes_elasticsearch_py else 10)
     for name, states in found.items():
         assert states == {"ready" if name.endswith("gateway") else "pending": DOCUMENTS}, name
 
-    asyncio.run(fill_pending(place.engine, index, encoder))
-    after = states_by_client(place.engine, index)
+    asyncio.run(fill_pending(servers.engine, index, encoder))
+    after = states_by_client(servers.engine, index)
     assert after == {name: {"ready": DOCUMENTS} for name in found}
     orders = {}
     for name in found:
@@ -150,7 +150,7 @@ def test_all_clients_documents_are_found(place: Place, followed: Callable[..., s
                 "size": CATS,
                 "rescore": {"window_size": 50, "ttc": {"method": method, "query_text": "which cat drinks milk?"}},
             }
-            reply = search(place.gateway, index, body)
+            reply = search(servers.gateway, index, body)
             assert reply.headers["x-ttc-applied"] == "true", name
             assert reply.json()["ttc"]["scored"] >= CATS, (name, method)
         hits = reply.json()["hits"]["hits"]

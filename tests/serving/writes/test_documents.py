@@ -16,7 +16,7 @@ from es_ttc.index.ingest.prepare import prepare
 from es_ttc.index.ingest.readers import Documents, Inputs
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.writes.encoding import Pending, spliced, with_features
-from tests.serving.conftest import corpus
+from tests.serving.corpus import corpus
 from tests.support.encoders import Wrapped
 
 _SPACE = st.text(alphabet=" \t\r", max_size=3)

@@ -59,7 +59,7 @@ def test_requests_after_which_indices_may_be_others(line: str, expected: bool) -
     assert may_change_indices(request(line)) is expected
 
 
-def test_pipelines_and_media_types() -> None:
+def test_write_request_reads_pipelines_and_media_types() -> None:
     assert pipeline_of(request("PUT /a/_doc/1?refresh&pipeline=p%20q")) == "p q"
     assert pipeline_of(request("PUT /a/_doc/1?pipeline")) == ""
     assert pipeline_of(request("PUT /a/_doc/1?x=pipeline")) is None

@@ -1,4 +1,4 @@
-"""What is made once for each engine and kept until a run ends, though tests ask for one engine after the other.
+"""Values that are made once for each engine, though tests ask for one engine after the other.
 
 A fixture with a scope of ``session`` that depends on `engine_url` is made anew whenever the product changes, which it
 does within each file; one that only looks something up here costs nothing then.
@@ -12,7 +12,7 @@ from typing import Generic, Self, TypeVar
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class PerEngine(Generic[T]):
     """One thing for each engine, made when it is first asked for. As a context manager it ends them all.
 
     Args:

@@ -77,12 +77,12 @@ def _value_at(values: Sequence[str], offset: int) -> tuple[str, int]:
     return values[-1], position
 
 
-def take_highlights(body: dict[str, Any]) -> tuple[Highlight, ...]:
-    """Remove the fields with ``"type": "ttc"`` from a body's `highlight`, in place, and return them."""
+def without_highlights(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[Highlight, ...]]:
+    """Return a body without the fields of its `highlight` with ``"type": "ttc"``, and these fields."""
     given = body.get("highlight")
     fields = given.get("fields") if isinstance(given, Mapping) else None
     if not isinstance(given, Mapping) or not isinstance(fields, Mapping | list):
-        return ()  # not valid, or the engine's own
+        return body, ()  # not valid, or the engine's own
     entries = [fields] if isinstance(fields, Mapping) else [one for one in fields if isinstance(one, Mapping)]
     ours = [
         _parsed(name, options, given)
@@ -91,14 +91,13 @@ def take_highlights(body: dict[str, Any]) -> tuple[Highlight, ...]:
         if _type_of(options, given) == KEY
     ]
     if not ours:
-        return ()
+        return body, ()
     rest = [{name: options for name, options in entry.items() if _type_of(options, given) != KEY} for entry in entries]
-    kept = [entry for entry in rest if entry]
-    if kept:
-        body["highlight"] = {**given, "fields": kept[0] if isinstance(fields, Mapping) else kept}
-    else:
-        del body["highlight"]
-    return tuple(ours)
+    left = [entry for entry in rest if entry]
+    body = {key: value for key, value in body.items() if key != "highlight"}
+    if left:
+        body["highlight"] = {**given, "fields": left[0] if isinstance(fields, Mapping) else left}
+    return body, tuple(ours)
 
 
 def _type_of(options: Any, given: Mapping[str, Any]) -> Any:

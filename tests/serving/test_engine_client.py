@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from es_ttc.errors import EngineError, EngineUnavailable
-from es_ttc.serving.engine_requests import EngineRequests, NotForCaller, NotThere
+from es_ttc.serving.engine import EngineClient, NotForCaller, NotThere
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.settings import GatewaySettings
@@ -32,25 +32,25 @@ def engine() -> Engine:
 
 
 @pytest.fixture
-async def requests(engine: Engine) -> AsyncIterator[EngineRequests]:
+async def requests(engine: Engine) -> AsyncIterator[EngineClient]:
     async with server_of(engine.answer) as url:
         settings = GatewaySettings(engine=url.replace("//", "//own:secret@"))
         async with Upstream(settings) as upstream:
-            yield EngineRequests(upstream)
+            yield EngineClient(upstream)
 
 
 NO_HITS = {"_shards": {"total": 1, "failed": 0}, "hits": {"hits": []}}
 ANN = Caller([(b"authorization", b"ApiKey ann"), (b"accept", b"text/plain")], "shop", (("routing", "a"),))
 
 
-async def test_nothing_is_sent_without_a_request_context(engine: Engine, requests: EngineRequests) -> None:
+async def test_nothing_is_sent_without_a_request_context(engine: Engine, requests: EngineClient) -> None:
     with pytest.raises(RuntimeError, match="needs a request context"):
         await requests.json("GET", b"/", failing="nothing")
     assert not engine.asked
 
 
 async def test_a_search_carries_the_callers_credentials_names_and_point_in_time(
-    engine: Engine, requests: EngineRequests
+    engine: Engine, requests: EngineClient
 ) -> None:
     assert await requests.as_caller(ANN).search(["shop-1"], {}, failing="nothing") == NO_HITS
     inside = Caller(ANN.headers, "", (), {"id": "p"})
@@ -76,7 +76,7 @@ async def test_a_search_carries_the_callers_credentials_names_and_point_in_time(
     ],
 )
 async def test_a_refusal_becomes_an_error_of_its_kind(
-    engine: Engine, requests: EngineRequests, status: int, kind: type[EngineError]
+    engine: Engine, requests: EngineClient, status: int, kind: type[EngineError]
 ) -> None:
     engine.status = status
     with pytest.raises(EngineError, match=rf"^it failed: the engine answered {status}$") as refused:
@@ -91,7 +91,7 @@ async def test_a_refusal_becomes_an_error_of_its_kind(
 async def test_no_answer_is_an_unavailable_engine() -> None:
     async with Upstream(GatewaySettings(engine="http://127.0.0.1:1")) as upstream:
         with pytest.raises(EngineUnavailable):
-            await EngineRequests(upstream).as_gateway().read("GET", b"/", failing="it failed")
+            await EngineClient(upstream).as_gateway().read("GET", b"/", failing="it failed")
 
 
 async def test_product_and_version_take_one_request_together() -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.serving.rescore.demands import FUNCTIONS, RULES, has_no_functions, listed, without_inner_hits, words_of
+from es_ttc.serving.request.query import FUNCTIONS, RULES, has_no_functions, listed, without_inner_hits, words_of
 from es_ttc.vectors.tokens import Float32
 
 _WORDS = "ttc-words-"
