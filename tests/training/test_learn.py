@@ -409,7 +409,7 @@ def test_an_index_learns_from_its_log(
         with relay(opensearch_url) as counted:
             learn = [*learn[:-1], counted.url, "--queries", str(log)]
             with monkeypatch.context() as patch:
-                patch.setattr(session, "verdict_of", interrupted)
+                patch.setattr(session, "evaluation_of", interrupted)
                 assert run(learn) == 130
             kept = [file for file in out.with_name("out.unfinished").rglob("*") if file.is_file()]
             assert len(kept) == 8  # the queries, five folds of them, the reranker's scores, what they are of
