@@ -31,14 +31,7 @@ from es_ttc.lab.evaluation.bootstrap import interval, resampled_means
 from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.evaluation.report import signed
 from es_ttc.lab.evaluation.tuning import fold_of
-from es_ttc.lab.training.data import (
-    Places,
-    TrainingQueries,
-    TrainingTask,
-    held_out_places,
-    load_task,
-    questions_of,
-)
+from es_ttc.lab.training.data import Places, TrainingQueries, TrainingTask, held_out_places, load_task, questions_of
 from es_ttc.lab.training.loop import TrainingProgress, train
 from es_ttc.lab.training.measures import WINDOW, by_query
 from es_ttc.lab.training.options import ColtOptions, DenseOptions, HeadOptions, LoopOptions, NnnOptions

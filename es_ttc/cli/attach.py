@@ -13,18 +13,18 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     EngineUrl,
-    adapted,
     confirm,
-    given,
     loaded_encoder,
     print_json,
     print_result,
+    provided,
     run_to_completion,
     sample_documents,
     stop_on_sigterm,
     strips_html,
     take_proposal,
     warn_of_language,
+    with_adapter_of,
     with_engine,
 )
 from es_ttc.cli.evaluating import stages
@@ -36,13 +36,7 @@ from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.enrichment.jobs.following import forget
 from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
-from es_ttc.index.attach import (
-    AttachedObjects,
-    FillResult,
-    attach_beside,
-    fill_attached,
-    traces_of,
-)
+from es_ttc.index.attach import AttachedObjects, FillResult, attach_beside, fill_attached, traces_of
 from es_ttc.index.attach import detach as take_away
 from es_ttc.index.attach.feature_locations import Indices, fill_indices
 from es_ttc.index.attach.fill import ReportFill
@@ -98,7 +92,7 @@ def attach(
     Exit status: 0 when every document is done; 1 when some documents cannot have features (they are marked with the
     reason) or the run failed; 130 when it was stopped.
     """
-    settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
+    settings = with_adapter_of(Settings(**provided(engine=engine, encoder=encoder)), adapter)
     context = click.get_current_context()
     check_codec(context, features["tokens"])
     chosen = explicit_options(context, features | {"strip_html": strip_html})
@@ -107,7 +101,10 @@ def attach(
     if dry_run:
         estimates = with_engine(settings, lambda client: _dry_run(client, request))
         text = "\n".join(f"[{index}]: {sentence}" for index, (sentence, _) in estimates.items())
-        data = {"name": name, "indices": [{"index": index, "estimate": told} for index, (_, told) in estimates.items()]}
+        data = {
+            "name": name,
+            "indices": [{"index": index, "estimate": estimate} for index, (_, estimate) in estimates.items()],
+        }
         print_result(data, text, as_json=as_json)
         return 0
     how = f"run `es-ttc attach {name}` with the same options to go on"
@@ -136,7 +133,7 @@ def fill(
 
     Exit status: as for `es-ttc attach`; a stopped --watch ends with 0.
     """
-    settings = Settings(**given(engine=engine, encoder=encoder))
+    settings = Settings(**provided(engine=engine, encoder=encoder))
     if watch:
         if as_json:
             raise click.UsageError("--watch has no end to report about: leave out --json")
@@ -167,7 +164,7 @@ def detach(
     """
     if everything == (name is not None):
         raise click.UsageError("give either NAME or --all")
-    settings = Settings(**given(engine=engine))
+    settings = Settings(**provided(engine=engine))
     found, own = with_engine(settings, lambda client: _traces(client, settings.jobs_index, name))
     deleted = own if everything else {}
     named = f"[{name}]" if name else "all indices"

@@ -12,9 +12,9 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     EngineUrl,
-    given,
     loaded_encoder,
     print_result,
+    provided,
     stderr,
     with_engine,
 )
@@ -73,7 +73,7 @@ def queries(
     A few hundred queries from a log are sufficient. Never use queries that you evaluate with.
     """
     texts = list(read_log(file).counts)
-    settings = Settings(**given(engine=engine, encoder=encoder))
+    settings = Settings(**provided(engine=engine, encoder=encoder))
     loaded = loaded_encoder(settings)
     moments = with_engine(settings, lambda client: _calibrate(client, name, texts, loaded))
     if moments.size < _FEW:
@@ -150,7 +150,7 @@ def relevance(
     blend = None if weights is None else weights.params.get("signals")
     judged = replace(options, index=name, judgements=name if data is None else None)
     with interruptible():
-        settings = EngineSettings(**given(engine=options.engine))
+        settings = EngineSettings(**provided(engine=options.engine))
         indices = with_engine(settings, lambda client: Indices.behind(client, name))
         indices.shared_spec()  # one calibration is for one encoder
         collection = judged.load(data)

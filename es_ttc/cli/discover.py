@@ -10,7 +10,16 @@ from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, print_result, stderr
+from es_ttc.cli.common import (
+    AdapterName,
+    AsJson,
+    EncoderName,
+    print_json,
+    print_result,
+    provided,
+    stderr,
+    with_adapter_of,
+)
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import FILE_PATH, FOLDER_PATH, CommandGroup, command
 from es_ttc.cli.tables import console, table
@@ -105,7 +114,7 @@ def run(
             tasks = [plan_task(folder, split, None, queries, documents, _SEED) for folder in data]
             tasks += [plan_generated(name, queries, documents, _SEED) for name in generated]
             _require_names([task.name for task in tasks])
-            settings = adapted(Settings(**given(encoder=encoder)), adapter)
+            settings = with_adapter_of(Settings(**provided(encoder=encoder)), adapter)
             loaded = cached_encoder(settings)
             memory.begin(
                 DiscoveryPlan(

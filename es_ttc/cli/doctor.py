@@ -23,9 +23,9 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     EngineUrl,
-    given,
     mebibytes,
     print_json,
+    provided,
     sample_documents,
     stderr,
     stdout,
@@ -423,7 +423,7 @@ def doctor(
     The checks cover versions, engine, indices, encoder, queue, model, gateway and cache. Each finding that needs action
     comes with the command that fixes it. Exit status: 0 if everything needed works.
     """
-    settings = GatewaySettings(**given(engine=engine, encoder=encoder))
+    settings = GatewaySettings(**provided(engine=engine, encoder=encoder))
     with stderr.status("looking at this machine, the engine and the encoder"):
         found = asyncio.run(_examine(settings, gateway or f"http://{settings.host}:{settings.port}"))
     works = all(check.verdict is not Status.MISSING for check in found)
@@ -468,5 +468,5 @@ def summary(found: Sequence[Check]) -> Text:
     warnings = sum(check.verdict is Status.WARNING for check in found)
     if missing:
         return Text(f"\nNot ready: {', '.join(missing)}.", STYLES[Status.MISSING])
-    noted = f" ({warnings} to know about)" if warnings else ""
-    return Text(f"\nEverything needed works{noted}.", STYLES[Status.OK])
+    remark = f" ({warnings} to know about)" if warnings else ""
+    return Text(f"\nEverything needed works{remark}.", STYLES[Status.OK])

@@ -19,13 +19,7 @@ from es_ttc.cli.common import AsJson, EncoderOptions, print_json
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judged import judgements_option, load_judged, require_one_source, with_llm_flag
 from es_ttc.cli.model_options import ARGUMENTS_KEY, FILE_PATH, FOLDER_PATH, command
-from es_ttc.cli.options import (
-    CODEC_CHOICE,
-    RankingModels,
-    codec_help,
-    first_pass_option,
-    params_option,
-)
+from es_ttc.cli.options import CODEC_CHOICE, RankingModels, codec_help, first_pass_option, params_option
 from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError, InvalidRequest

@@ -17,17 +17,17 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     EngineUrl,
-    adapted,
-    given,
     loaded_encoder,
     mebibytes,
     print_json,
     progress_bar,
+    provided,
     stderr,
     stop_on_sigterm,
     strips_html,
     take_proposal,
     warn_of_language,
+    with_adapter_of,
 )
 from es_ttc.cli.model_options import command
 from es_ttc.cli.options import StripHtml, TextFields
@@ -139,7 +139,7 @@ def ingest(
         raise InvalidRequest(
             f"[{name}] is a file, and the name of the index comes first: es-ttc ingest {files[0]} {name}"
         )
-    settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
+    settings = with_adapter_of(Settings(**provided(engine=engine, encoder=encoder)), adapter)
     writing = IngestOptions(id_field, BatchLimits(bytes=int(batch_mb * 2**20)))
     rejected = Path(f"{name}.rejected.jsonl")
     request = IngestCommand(
@@ -250,7 +250,7 @@ async def _ready(
         request = _with_proposal(request, documents)
     encoder = await asyncio.to_thread(loaded_encoder, settings, spec.encoder if spec else None)
     if spec is None:
-        required = IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
+        required = IndexSpec(encoder.identity, **provided(text_fields=request.text_fields))
         required = replace(required, strip_html=strips_html(request.strip_html, documents, required.text_fields))
     else:
         required = spec

@@ -15,10 +15,10 @@ from es_ttc.cli.common import (
     AsJson,
     EngineUrl,
     engine_flag,
-    given,
     json_flag,
     print_json,
     print_result,
+    provided,
     stderr,
     stdout,
     with_engine,
@@ -189,7 +189,7 @@ def _job_request(index: str, options: Mapping[str, Any]) -> JobRequest:
 
 
 def _run(url: str | None, call: Callable[[Engine, Settings], Awaitable[Any]]) -> Any:
-    settings = Settings(**given(engine=url))
+    settings = Settings(**provided(engine=url))
     return with_engine(settings, lambda client: call(client, settings))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import click
 from pydantic import Field
 
-from es_ttc.cli.common import EncoderOptions, EngineUrl, given, stderr, with_engine
+from es_ttc.cli.common import EncoderOptions, EngineUrl, provided, stderr, with_engine
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
@@ -106,7 +106,7 @@ class JudgedQueries(EncoderOptions):
         if self.searched_index is not None and isinstance(self.window, str):
             raise InvalidRequest(f"[window] {self.window} is for documents in memory: give a number with --index")
         if self.judgements is not None:
-            engine = EngineSettings(**given(engine=self.engine))
+            engine = EngineSettings(**provided(engine=self.engine))
             collection = load_judged(engine, self.judgements, with_llm=self.with_llm)
         elif folder is None:
             raise click.UsageError("name a folder DATA")
@@ -149,7 +149,7 @@ def folds_of(given: int | None, queries: int) -> int:
     return folds
 
 
-def told_of_file(out: Path, *, clear: bool, force: bool, what: str, default: str) -> None:
+def report_written(out: Path, *, clear: bool, force: bool, what: str, default: str) -> None:
     """Say whether a file was written; without a clear gain and --force the command fails.
 
     Raises:

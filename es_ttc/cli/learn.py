@@ -13,7 +13,7 @@ from rich.markup import escape
 from es_ttc.cli import tables
 from es_ttc.cli.common import AsJson, EncoderOptions, EngineUrl, print_json, print_result, require_packages
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.judged import interval_text, load_judged, told_of_file, with_llm_flag
+from es_ttc.cli.judged import interval_text, load_judged, report_written, with_llm_flag
 from es_ttc.cli.model_options import FILE_PATH, FOLDER_PATH, command
 from es_ttc.cli.search import encoder_of_index
 from es_ttc.common.interruption import interruptible
@@ -107,7 +107,7 @@ def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
     settings = settings.model_copy(update={"query_adapters": {}})  # compared with the encoder alone
     if reranker is not None:
         require_scoring(settings, reranker)
-    logged = None if options.log is None else _told_of_log(read_log(options.log), options.max_queries)
+    logged = None if options.log is None else _note_left_out(read_log(options.log), options.max_queries)
     queries = _queries(name, settings, logged, options.max_queries, with_llm=options.with_llm)
     base = encoder_of_index(settings, name)
     if base.identity.tokens is not None:
@@ -140,10 +140,10 @@ def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
                 "serve it: put this into es-ttc.toml, and start `es-ttc serve` again; take it out to go back\n\n"
                 f'[query_adapters]\n"{name}" = "{out.resolve()}"'
             )
-    told_of_file(out, clear=found.evaluation.clear, force=options.force, what="adapter", default="the encoder alone")
+    report_written(out, clear=found.evaluation.clear, force=options.force, what="adapter", default="the encoder alone")
 
 
-def _told_of_log(log: QueryLog, most: int) -> QueryLog:
+def _note_left_out(log: QueryLog, most: int) -> QueryLog:
     """Say which lines of a log are not learned from."""
     if log.skipped:
         click.echo(f"note: {log.skipped:,} lines of the log were no query", err=True)
@@ -168,8 +168,8 @@ def _queries(name: str, settings: GatewaySettings, log: QueryLog | None, most: i
 
 def _show(name: str, found: "LearnedAdapter") -> None:
     evaluation = found.evaluation
-    taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.adapters.taught.items())
-    console = tables.heading(f"{name}: {len(found.pools):,} queries ({taught})")
+    queries_by_teacher = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.adapters.taught.items())
+    console = tables.heading(f"{name}: {len(found.pools):,} queries ({queries_by_teacher})")
     compared = [
         ("blend, by judgements", evaluation.blend),
         ("vectors alone, by judgements", evaluation.dense),
@@ -217,16 +217,16 @@ def trial(
     hit there. A query counts once, with the share of its clicks that are on the adapter's hits.
     """
     found = evaluation_of_trial(file, name, read_log(clicks, weight=lambda _position: 1.0).clicks)
-    told = [f"{name}: {found.searches:,} searches of {found.queries:,} queries, {found.clicked:,} of them clicked"]
+    lines = [f"{name}: {found.searches:,} searches of {found.queries:,} queries, {found.clicked:,} of them clicked"]
     if found.shares is None:
-        told.append(f"no verdict: [{MIN_CLICKED}] clicked queries are needed")
+        lines.append(f"no verdict: [{MIN_CLICKED}] clicked queries are needed")
         winner = None
     else:
         one, low, high = found.shares, found.shares.interval.low, found.shares.interval.high
         winner = "adapter" if low > 0 else "encoder alone" if high < 0 else None
-        told += [
+        lines += [
             f"queries with most clicks on the adapter's hits: {one.wins}, on others: {one.losses}, even: {one.ties}",
             f"share of clicks, adapter less encoder alone: {one.delta:+.2f} ({low:+.2f} to {high:+.2f})",
             f"better: {winner}" if winner else "neither is clearly better yet",
         ]
-    print_result({"index": name, **asdict(found), "better": winner}, "\n".join(told), as_json=as_json)
+    print_result({"index": name, **asdict(found), "better": winner}, "\n".join(lines), as_json=as_json)

@@ -10,14 +10,14 @@ from rich.markup import escape
 
 from es_ttc.cli import tables
 from es_ttc.cli.common import (
-    adapted,
     adapter_flag,
     encoder_flag,
-    given,
     json_flag,
     print_result,
     progress_bar,
+    provided,
     require_packages,
+    with_adapter_of,
 )
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import CommandGroup, ModelCommand, all_of, examples, flags, model_options, nested, parted
@@ -88,7 +88,7 @@ def _train(
 
     if ("l1" in chosen) != ("l2" in chosen):
         raise click.UsageError("--l1 and --l2 go together: give both or neither")
-    settings = adapted(Settings(**given(encoder=encoder)), adapter)
+    settings = with_adapter_of(Settings(**provided(encoder=encoder)), adapter)
     request = TrainingRequest(
         kind, data, out, model(**chosen), loop, start, sample, resume=resume, choose_penalty="l1" not in chosen
     )
@@ -103,8 +103,8 @@ def _train(
                 progress=progress,
                 report=_reporter(bar, loop.epochs),
             )
-    told = _as_dict(out, found.identity.key, found.course) | {"metrics": found.metrics, "params": found.params}
-    print_result(told, lambda: _show(out, found), as_json=as_json)
+    summary = _as_dict(out, found.identity.key, found.course) | {"metrics": found.metrics, "params": found.params}
+    print_result(summary, lambda: _show(out, found), as_json=as_json)
 
 
 def _as_dict(out: Path, encoder: str, course: "TrainingProgress") -> dict[str, Any]:
@@ -125,8 +125,8 @@ def _train_late(
         found = run_late_training(
             request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs)
         )
-    told = _as_dict(out, found.encoder, found.course)
-    print_result(told, lambda: _show_late(folder, out, found, options.metric), as_json=as_json)
+    summary = _as_dict(out, found.encoder, found.course)
+    print_result(summary, lambda: _show_late(folder, out, found, options.metric), as_json=as_json)
 
 
 def _add(
@@ -160,7 +160,7 @@ def _add(
     def command(data: Any, **values: Any) -> None:
         chosen, values = parted(values, fields)
         steps, values = parted(values, _LOOP)
-        run(name, data if several else (data,), model, nested(given(**chosen)), replace(loop, **steps), **values)
+        run(name, data if several else (data,), model, nested(provided(**chosen)), replace(loop, **steps), **values)
 
     lines = examples(f"es-ttc train {name} data/mine --out encoders/mine{example}")
     train.command(name, cls=ModelCommand, help=text, epilog=lines)(command)

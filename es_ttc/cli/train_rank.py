@@ -11,7 +11,7 @@ from rich.markup import escape
 from es_ttc.cli import tables
 from es_ttc.cli.common import AsJson, print_json
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.judged import JudgedQueries, folds_of, interval_text, told_of_file
+from es_ttc.cli.judged import JudgedQueries, folds_of, interval_text, report_written
 from es_ttc.cli.model_options import FILE_PATH, command
 from es_ttc.cli.tune import require_other_queries
 from es_ttc.common.files import replace_file
@@ -123,7 +123,7 @@ def rank(data: Annotated[tuple[Path, ...], "DATA..."], /, *, options: RankingOpt
     else:
         heading = f"learned on {pools.data} ({pools.split}): {len(pools):,} queries, {folds} folds"
         _show(found, heading, "signal or field" if fields else "signal")
-    told_of_file(out, clear=found.clear, force=options.force, what="model", default="blend")
+    report_written(out, clear=found.clear, force=options.force, what="model", default="blend")
 
 
 def _show(found: RankTraining, heading: str, learned_from: str) -> None:

@@ -19,8 +19,8 @@ from es_ttc.cli.judged import (
     folds_of,
     interval_text,
     judgements_option,
+    report_written,
     require_one_source,
-    told_of_file,
     with_llm_flag,
 )
 from es_ttc.cli.model_options import FILE_PATH, command
@@ -191,7 +191,9 @@ def _tune_weights(options: TuneOptions, data: Path | None, *, as_json: bool) -> 
         replace_file(options.out, file_content(summary))
     print_result(summary, lambda: show(found.tuning, summary, _worth_table(found)), as_json=as_json)
     if options.out is not None:
-        told_of_file(options.out, clear=found.clear, force=options.force, what="weights", default="the default weights")
+        report_written(
+            options.out, clear=found.clear, force=options.force, what="weights", default="the default weights"
+        )
 
 
 def _worth_table(found: WeightTuning) -> Table:
@@ -224,13 +226,13 @@ def _tuned(plan: EvaluationPlan, collection: Collection, options: TuneOptions) -
     return found, encoder.identity.key if encoder else None
 
 
-def show(found: Tuning, summary: Mapping[str, Any], *further: Table) -> None:
+def show(found: Tuning, summary: Mapping[str, Any], *more_tables: Table) -> None:
     """Display what was chosen, its candidates, and further tables before the verdict."""
     console = tables.heading(
         f"{summary['method']} on {summary['data']} ({summary['split']}): {summary['queries']:,} queries, "
         f"{len(found.candidates):,} candidates"
     )
-    for table in (candidates_table(found), *further):
+    for table in (candidates_table(found), *more_tables):
         console.print(table)
     click.echo(verdict(summary))
 

@@ -42,12 +42,7 @@ from es_ttc.lab.judging.records import (
 from es_ttc.lab.judging.standing import TunedWeights
 from es_ttc.lab.judging.store import SIGNALS_INDEX, JudgementStore
 from es_ttc.lab.ranking.index_pools import log_for_caller
-from es_ttc.serving.admin.endpoint import (
-    PREFIX,
-    EndpointRunner,
-    json_object,
-    with_callers_errors,
-)
+from es_ttc.serving.admin.endpoint import PREFIX, EndpointRunner, json_object, with_callers_errors
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 

@@ -179,7 +179,7 @@ def _run(program: Program, parent: _Parent) -> None:
         encoded: Float32 = np.concatenate(parts)
         return encoded
 
-    def noted(name: str, channel: Float32) -> None:
+    def send_channel(name: str, channel: Float32) -> None:
         parent.tell({"note": str(name)}, np.ascontiguousarray(channel, np.float32).tobytes())
 
     context = Context(
@@ -191,7 +191,7 @@ def _run(program: Program, parent: _Parent) -> None:
         stored=_SharedChunksView(parent),
         views=_AdapterViews(parent),
         calibration=calibration,
-        record=noted if task["noted"] else None,
+        record=send_channel if task["noted"] else None,
     )
     made: list[Any] = []
 

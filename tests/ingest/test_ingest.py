@@ -18,15 +18,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderMismatch, EngineError, InvalidRequest
-from es_ttc.index.ingest import (
-    DeadLetterList,
-    Documents,
-    IngestOptions,
-    IngestResult,
-    Inputs,
-    encode_documents,
-    ingest,
-)
+from es_ttc.index.ingest import DeadLetterList, Documents, IngestOptions, IngestResult, Inputs, encode_documents, ingest
 from es_ttc.index.ingest.bulk import BatchLimits
 from es_ttc.index.ingest.checkpoint import IngestCheckpoint, IngestRunKey
 from es_ttc.index.mappings.calibration import calibrate

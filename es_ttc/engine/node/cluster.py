@@ -88,7 +88,7 @@ def member_names(name: str, count: int) -> tuple[str, ...]:
 
 def _specs(spec: NodeSpec, count: int) -> list[NodeSpec]:
     names = member_names(spec.name, count)
-    states = [_noted(name, spec.cache_dir) for name in names]
+    states = [_stored_state(name, spec.cache_dir) for name in names]
     for name, state in zip(names, states, strict=True):
         if state is not None and tuple(state.members) != names:
             actual = f"a cluster of {len(state.members)} nodes" if state.members else "a node by itself"
@@ -110,7 +110,7 @@ def _specs(spec: NodeSpec, count: int) -> list[NodeSpec]:
     ]
 
 
-def _noted(name: str, cache_dir: Path) -> NodeState | None:
+def _stored_state(name: str, cache_dir: Path) -> NodeState | None:
     return NodeState.read(process.node_folder(name, cache_dir).state)
 
 

@@ -6,14 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from es_ttc.common import maven
-from es_ttc.common.files import (
-    link_or_copy,
-    locked,
-    make_folder,
-    publish,
-    staging_folder,
-    write_atomically,
-)
+from es_ttc.common.files import link_or_copy, locked, make_folder, publish, staging_folder, write_atomically
 from es_ttc.common.maven import Artifact
 from es_ttc.engine.node import account, java, parts
 from es_ttc.engine.node.archives import unpack_archive

@@ -143,8 +143,8 @@ class _PartitionRun:
 
     async def _due(self, keys: Sequence[JobDocumentKey]) -> list[JobDocumentKey]:
         """Leave out documents that are finished or deferred."""
-        self.noted = dict(zip(keys, await self.store.outcomes.get(self.job.id, keys), strict=True))
-        return [key for key in keys if _is_due(self.noted[key])]
+        self.earlier_outcomes = dict(zip(keys, await self.store.outcomes.get(self.job.id, keys), strict=True))
+        return [key for key in keys if _is_due(self.earlier_outcomes[key])]
 
     async def _through(self, keys: list[JobDocumentKey]) -> bool:
         """Process a few documents through all steps; return False if the endpoint answered for none of them."""
@@ -232,7 +232,7 @@ class _PartitionRun:
                     reason=refused.get(key, ""),
                     read=read,
                     written=written,
-                    reused=not each.kept.paid_for(self.job.id, key[0]),
+                    reused=not each.kept.was_paid_by(self.job.id, key[0]),
                     phrases=len(left.kept) if key in done else 0,
                     dropped=len(left.dropped),
                 )
@@ -241,17 +241,17 @@ class _PartitionRun:
 
     def _tokens(self, each: _Proposed) -> tuple[int, int]:
         """Return the tokens that the job has spent on a document, including failed attempts and earlier texts."""
-        before = self.noted.get(each.text.key) or {}
+        before = self.earlier_outcomes.get(each.text.key) or {}
         read, written = before.get("read", 0), before.get("written", 0)
         counted = each.reused and before.get("outcome") == DocumentOutcome.DONE
-        if counted or not each.kept.paid_for(self.job.id, each.text.key[0]):
+        if counted or not each.kept.was_paid_by(self.job.id, each.text.key[0]):
             return read, written
         return read + each.kept.read, written + each.kept.written
 
     def _failure(self, failed: _NoProposal) -> DocumentResult:
         """Return the outcome of a failure: final after some attempts, else deferred."""
         key = failed.text.key
-        before = self.noted.get(key) or {}
+        before = self.earlier_outcomes.get(key) or {}
         attempts = before.get("attempts", 0) + 1
         final = failed.final or attempts >= _MAX_ATTEMPTS
         wait = timedelta(seconds=_FIRST_WAIT_SECONDS * 3.0 ** (attempts - 1))

@@ -133,17 +133,17 @@ async def _store_lost_outcomes(store: JobStore, documents: JobDocuments, job: Jo
     """Store the outcomes of documents that killed workers wrote: a document names the job that wrote it."""
     async with aclosing(document_pages(documents.keys_written_by(job.id))) as found:
         async for page in found:
-            noted = await store.outcomes.get(job.id, page)
+            outcomes = await store.outcomes.get(job.id, page)
             lost = [
                 key
-                for key, note in zip(page, noted, strict=True)
+                for key, note in zip(page, outcomes, strict=True)
                 if note is None or note["outcome"] != DocumentOutcome.DONE
             ]
             texts = await documents.texts(lost) if lost else []
             proposals = await store.proposals.get(job.plan.asked, [text.hash for text in texts])
             results = []
             for text, proposal in zip(texts, proposals, strict=True):
-                paid = proposal if proposal is not None and proposal.paid_for(job.id, text.key[0]) else None
+                paid = proposal if proposal is not None and proposal.was_paid_by(job.id, text.key[0]) else None
                 read, written = (paid.read, paid.written) if paid else (0, 0)
                 results.append(
                     DocumentResult(*text.key, DocumentOutcome.DONE, read=read, written=written, reused=paid is None)

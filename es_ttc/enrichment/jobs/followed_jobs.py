@@ -25,8 +25,8 @@ async def start_encoding(engine: Engine, jobs_index: str, index: str, name: str 
     try:
         await store.encoding.create(job)
     except VersionConflict:
-        again = {"status": JobState.RUNNING, "reason": "", "ended": None, **({"name": name} if name else {})}
-        job = await store.encoding.update(job.id, **again)
+        restarted = {"status": JobState.RUNNING, "reason": "", "ended": None, **({"name": name} if name else {})}
+        job = await store.encoding.update(job.id, **restarted)
     return await encoding_status(store, job)
 
 

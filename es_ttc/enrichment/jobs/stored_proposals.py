@@ -21,7 +21,7 @@ class StoredProposal:
     job: str
     document: str
 
-    def paid_for(self, job: str, document: str) -> bool:
+    def was_paid_by(self, job: str, document: str) -> bool:
         """Return whether a job has paid them for a document."""
         return (self.job, self.document) == (job, document)
 

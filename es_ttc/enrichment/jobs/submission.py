@@ -154,7 +154,7 @@ async def submit_continuous(
     job = await _job(name, JobDocuments(engine, target), plan, request)
     job = job.model_copy(update={"status": status, "reason": reason})
 
-    def again(present: Job) -> Job:
+    def restarted(present: Job) -> Job:
         if present.status.over or not present.plan.model:
             return job
         changes = {option: getattr(request, option) for option in named - {"prompt"}}
@@ -165,7 +165,7 @@ async def submit_continuous(
     try:
         await store.enrichment.create(job)
     except VersionConflict:
-        job = await store.enrichment.change(name, again)
+        job = await store.enrichment.change(name, restarted)
     return await enrichment_status(store, job)
 
 

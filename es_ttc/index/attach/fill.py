@@ -222,24 +222,26 @@ class _FillRun:
         """Write until every item is written, outdated, or marked as failed."""
         for _ in range(_MAX_CONFLICTS):
             written = await self.target.write(items)
-            again = []
+            to_repeat = []
             for position, item in enumerate(items):
                 if position in written.moved:
                     self._defer(1)
                 elif position in written.left:
                     self._leave(written.left[position])
                 elif position in written.conflicts:
-                    again.append(item)
+                    to_repeat.append(item)
                 elif position in written.refused and item.kind is not WriteKind.FAILURE:
-                    again.append(_failure(item.version, item.mark, written.refused[position]))
+                    to_repeat.append(_failure(item.version, item.mark, written.refused[position]))
                 else:  # if not even the reason can be written, the document is counted, and found again if it changes
                     self._count(item)
-            if not again:
+            if not to_repeat:
                 return
             await self.target.refresh()
-            marks = await self.target.marks([item.version for item in again])
-            items = [replace(item, mark=mark) for item, mark in zip(again, marks, strict=True) if not _is_newer(mark)]
-            self._skip(len(again) - len(items))
+            marks = await self.target.marks([item.version for item in to_repeat])
+            items = [
+                replace(item, mark=mark) for item, mark in zip(to_repeat, marks, strict=True) if not _is_newer(mark)
+            ]
+            self._skip(len(to_repeat) - len(items))
         raise EngineUnavailable(
             f"{len(items)} documents of [{self.source.index}] met another writer {_MAX_CONFLICTS} times: is a second "
             "fill running?"

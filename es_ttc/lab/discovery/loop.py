@@ -70,14 +70,14 @@ def search_programs(
     known = {record.name for record in memory.records}
     for place, seed in enumerate(seeds, 1 - len(seeds)):
         if seed.title not in known:
-            yield _generation(memory, evaluator, place, seed.title, partial(_given, seed), distance)
+            yield _generation(memory, evaluator, place, seed.title, partial(_unchanged, seed), distance)
     done = max((record.generation for record in memory.records), default=0)
     for generation in range(max(1, done + 1), generations + 1):
         propose = partial(proposer.propose, generation)
         yield _generation(memory, evaluator, generation, f"g{generation:03d}", propose, distance)
 
 
-def _given(seed: ProposedProgram, _: Sequence[ProgramRecord]) -> ProposedProgram:
+def _unchanged(seed: ProposedProgram, _: Sequence[ProgramRecord]) -> ProposedProgram:
     return seed
 
 

@@ -62,13 +62,13 @@ def median_grades(judgements: Iterable[Judgement], *, with_llm: bool = False) ->
 
     The lower of two middle grades counts. A language model's grades count only `with_llm`.
     """
-    given: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    all_grades: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for one in judgements:
         if with_llm or one.source is not JudgementSource.LLM:
-            given[one.query][one.document].append(one.grade)
+            all_grades[one.query][one.document].append(one.grade)
     return {
         query: {document: int(np.median(grades)) for document, grades in documents.items()}
-        for query, documents in given.items()
+        for query, documents in all_grades.items()
     }
 
 

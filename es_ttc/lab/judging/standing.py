@@ -6,14 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.lab.evaluation.bootstrap import (
-    TRUSTED_QUERIES,
-    Comparison,
-    Interval,
-    compare,
-    interval,
-    resampled_means,
-)
+from es_ttc.lab.evaluation.bootstrap import TRUSTED_QUERIES, Comparison, Interval, compare, interval, resampled_means
 from es_ttc.lab.evaluation.metrics import NDCG_10, Qrels
 from es_ttc.lab.evaluation.tuning import FOLDS
 from es_ttc.lab.judging.records import LoggedSignals, PooledQuery, logged_pools

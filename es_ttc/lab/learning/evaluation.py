@@ -101,12 +101,12 @@ def evaluation_of(
         one, other = before.some(places), after.some(places)
         blend = compared(values_of_default(other, NDCG_10), values_of_default(one, NDCG_10), seed)
         dense = compared(by_dense(other), by_dense(one), seed)
-    given = [(clicks or {}).get(pool.query, {}) for pool in before.pools]
-    sure = [sum(of_query.values()) >= MIN_CLICKS for of_query in given]
+    clicks_by_query = [(clicks or {}).get(pool.query, {}) for pool in before.pools]
+    sure = [sum(of_query.values()) >= MIN_CLICKS for of_query in clicks_by_query]
     clicked = None
     rest = [number for number, pool in enumerate(before.pools) if sure[number] and not (pool.grades > 0).any()]
     if len(rest) >= least:
-        wanted = [tuple(given[number]) for number in rest]
+        wanted = [tuple(clicks_by_query[number]) for number in rest]
         one, other = _judged_by(before.some(rest), wanted), _judged_by(after.some(rest), wanted)
         clicked = compared(values_of_default(other, NDCG_10), values_of_default(one, NDCG_10), seed)
     scores, new_scores = blend_scores(before), blend_scores(after)

@@ -105,8 +105,8 @@ def learn_from(
 
 def _begin(keep: Path, data: TrainingData, source: IndexSource, base: EncoderIdentity) -> None:
     """Remove what was kept for other training data."""
-    given = (data.queries.qrels, data.clicks, data.teachers, data.reranker, data.pairs, data.seed)
-    key = (__version__, source.settings.engine, source.name, base.key, source.settings.rerankers, *given)
+    options = (data.queries.qrels, data.clicks, data.teachers, data.reranker, data.pairs, data.seed)
+    key = (__version__, source.settings.engine, source.name, base.key, source.settings.rerankers, *options)
     mark = hashlib.sha256(repr(key).encode()).hexdigest()
     file = keep / "lesson"
     if not file.exists() or file.read_text() != mark:

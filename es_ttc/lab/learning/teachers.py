@@ -37,8 +37,8 @@ MIN_CLICKS = 2.0  # least weight of a query's clicks: one click on the first hit
 
 def blend_scores(pools: Pools) -> list[Float32]:
     """Return blend's scores of each pool's documents, by its default signals and weights."""
-    given = pools.of(DEFAULT_SIGNALS)
-    scores = by_default_weights(given, normalised(given, "z"))
+    default_signals = pools.of(DEFAULT_SIGNALS)
+    scores = by_default_weights(default_signals, normalised(default_signals, "z"))
     return [row[: len(pool.documents)] for row, pool in zip(scores, pools.pools, strict=True)]
 
 

@@ -69,8 +69,8 @@ def tune_weights(
     weights = weight_grid(len(names))
     values = values_of_weights(pools, normalised(pools.of(names), normalise), weights, metric, progress)
     default = values_of_default(pools, metric, normalise)[None]
-    further = {} if normalise == "z" else {"normalise": normalise}
-    methods = [_blend(further), *(_blend({"signals": _named(names, row), **further}) for row in weights)]
+    normalisation = {} if normalise == "z" else {"normalise": normalise}
+    methods = [_blend(normalisation), *(_blend({"signals": _named(names, row), **normalisation}) for row in weights)]
     tuning = choose(metric, tuple(methods), np.concatenate([default, values]), folds=folds, seed=seed)
     worth = tuple(_worth(place, name, weights, values, folds, seed) for place, name in enumerate(names))
     return WeightTuning(tuning, worth)
@@ -108,9 +108,9 @@ def weight_grid(signals: int) -> Float64:
     grid = (np.diff(edges, axis=1) - 1) / parts
     others = 1 - np.eye(signals)
     first = np.concatenate([np.full((1, signals), 1 / signals), others / others.sum(axis=1, keepdims=True)])
-    further = grid[np.argsort(np.abs(grid - first[0]).sum(axis=1), kind="stable")]
-    known = (np.abs(further[:, None] - first).max(axis=2) < _ALIKE).any(axis=1)
-    return np.concatenate([first, further[~known]])
+    others_by_distance = grid[np.argsort(np.abs(grid - first[0]).sum(axis=1), kind="stable")]
+    known = (np.abs(others_by_distance[:, None] - first).max(axis=2) < _ALIKE).any(axis=1)
+    return np.concatenate([first, others_by_distance[~known]])
 
 
 def values_of_weights(

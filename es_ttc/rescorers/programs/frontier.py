@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from es_ttc.rescorers.programs.channels import Coverage, Hybrid, noted
+from es_ttc.rescorers.programs.channels import Coverage, Hybrid, recorded
 from es_ttc.rescorers.programs.interface import CLASSIFICATION, MATCHING, PASSAGE, QUERY, Context
 from es_ttc.rescorers.programs.primitives.anchors import central, diverse, hardest_negative, momentum
 from es_ttc.rescorers.programs.primitives.discriminant import fisher, rank_stability
@@ -63,14 +63,14 @@ def covtriple(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # n
     with B.5. On SciFact's train queries the sum of z-scores (nDCG@10 .860) and of plain cosines (.861) are on a par,
     reciprocal ranks and the maximum z-score are a point lower (`benchmarks.programs_constants` at commit cf4207f0).
     """
-    channels = noted(Coverage(D, ctx)(Q), ctx)
+    channels = recorded(Coverage(D, ctx)(Q), ctx)
     total: Float32 = np.sum([along_documents(channel) for channel in channels.values()], axis=0, dtype=np.float32)
     return total
 
 
 def lexhybridrrf(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # noqa: ARG001
     """Return the reciprocal rank fusion of nine embedding channels and two lexical ones: words and word bigrams."""
-    return reciprocal_rank_fusion(list(noted(Hybrid(D, ctx, all_lexical=False)(Q), ctx).values()))
+    return reciprocal_rank_fusion(list(recorded(Hybrid(D, ctx, all_lexical=False)(Q), ctx).values()))
 
 
 def crossroundrrf(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # noqa: ARG001

@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 
 from es_ttc.engine.versions import Product
 from es_ttc.errors import EngineError
-from es_ttc.index.mappings.readers import (
-    BlobReader,
-    LayoutReader,
-    ReadFeature,
-    ReadQuery,
-    StoredHit,
-    layout_of,
-)
+from es_ttc.index.mappings.readers import BlobReader, LayoutReader, ReadFeature, ReadQuery, StoredHit, layout_of
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.features.keys import DocumentKey, SentBlobs, reader_for, unsendable
