@@ -37,7 +37,8 @@ from es_ttc.index.attach.map_vectors import require_coarser
 from es_ttc.index.ingest.size_estimate import estimate_size
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.enrichment import add_enrichment
-from es_ttc.index.mappings.index import IndexOptions, analyzer_of, create_index, resolve_index
+from es_ttc.index.mappings.index import IndexOptions, analyzer_of, create_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.ingest_pipeline import (
     EncodeMode,
     add_pipeline,
@@ -337,7 +338,7 @@ async def _show(engine: Engine, name: str) -> dict[str, Any]:
 
 
 async def _delete(engine: Engine, jobs_index: str, name: str) -> None:
-    concrete, _ = await resolve_index(engine, name)
+    concrete = (await Index.own(engine, name)).index
     await delete_graphs(engine, concrete)
     await engine.delete_index(concrete)
     await delete_pipeline(engine, pipeline_name(concrete))

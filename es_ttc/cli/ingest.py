@@ -49,9 +49,9 @@ from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
 from es_ttc.index.mappings.contents import stored_bytes
 from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.index.mappings.index import create_index
-from es_ttc.index.mappings.indices import Index, find_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.merging import merge_segments
-from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, spec_of_own
+from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec
 from es_ttc.settings import Settings
 
 _PEEKED = 50
@@ -200,7 +200,7 @@ async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult
     async with connected(settings) as engine:
         request, index, encoder = await _ready(engine, settings, request, inputs)
         run, checkpoint = _checkpoint(index, request, encoder)
-        spec = spec_of_own(index.index, index.mapping)
+        spec = index.own_spec
         with DeadLetterFile(request.dead_letters, run) as dead_letters, progress_bar() as bar:
             rejected = dead_letters.forget(checkpoint.position) if checkpoint else ()
             outcome = await ingest_documents(
@@ -236,8 +236,8 @@ async def _ready(
     engine: Engine, settings: Settings, request: IngestCommand, inputs: Inputs
 ) -> "tuple[IngestCommand, Index, Encoder]":
     """Load the encoder; find or check the text fields; create the index if there is none."""
-    index = await find_index(engine, request.name)
-    spec = spec_of_own(index.index, index.mapping) if index else None
+    index = await Index.find(engine, request.name)
+    spec = index.own_spec if index else None
     if spec and request.text_fields not in (None, spec.text_fields):
         raise InvalidRequest(
             f"index [{request.name}] encodes the fields {','.join(spec.text_fields)}: leave --text-fields out, or make "
@@ -274,7 +274,7 @@ async def _ready(
             f"{required.encoder.model}, {required.codec} token vectors (`es-ttc index create` to choose)",
             err=True,
         )
-        index = await find_index(engine, request.name)
+        index = await Index.find(engine, request.name)
         if index is None:
             raise EngineError(f"index [{request.name}] was deleted as soon as it was made")
     return request, index, encoder

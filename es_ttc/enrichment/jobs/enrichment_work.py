@@ -12,9 +12,9 @@ from es_ttc.enrichment.jobs.record import DocumentOutcome, Job, JobState
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.turn import Turn, TurnEnd, stop_job
 from es_ttc.enrichment.proposals.plan import Plan
-from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.errors import EngineUnavailable, EsTtcError
 from es_ttc.index.attach.source import positions
-from es_ttc.index.mappings.indices import find_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.settings import Settings
 
 _IDLE_SECONDS = 3600
@@ -98,9 +98,7 @@ def _refreshed(job: Job, documents: int) -> Job:
 
 
 async def _position(engine: Engine, index: str) -> str:
-    source = await find_index(engine, index)
-    if source is None:
-        raise InvalidRequest(f"there is no index [{index}] in {engine.name}")
+    source = await Index.only(engine, index)
     return f"{source.uuid} {sorted((await positions(engine, source)).items())}"
 
 

@@ -16,8 +16,7 @@ from es_ttc.index.attach.target import Target
 from es_ttc.index.mappings.attached import CHECKPOINT, FAILED, REASON
 from es_ttc.index.mappings.contents import IndexCounts, contents
 from es_ttc.index.mappings.fields import EMPTY, READY
-from es_ttc.index.mappings.index import several
-from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.indices import Index, several
 from es_ttc.index.mappings.spec import STATE, IndexSpec
 
 _MAX_FAILURES = 5

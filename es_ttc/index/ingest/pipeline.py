@@ -24,9 +24,8 @@ from es_ttc.index.ingest.failures import cause_of
 from es_ttc.index.ingest.prepare import Prepared, id_of, prepare, raw_document
 from es_ttc.index.ingest.readers import Inputs, Record
 from es_ttc.index.ingest.skip_unchanged import UnchangedFilter, WrittenIds, missing_from
-from es_ttc.index.mappings.index import one_mapping
 from es_ttc.index.mappings.indices import Index
-from es_ttc.index.mappings.spec import CALIBRATION, IndexSpec, own_meta, spec_of_own
+from es_ttc.index.mappings.spec import CALIBRATION, IndexSpec, own_meta
 from es_ttc.index.mappings.write_options import WRITES, WriteOptions
 
 P = ParamSpec("P")
@@ -113,11 +112,8 @@ async def ingest(
     A record is done if it was acknowledged, unchanged or dead-lettered; the checkpoint lets a stopped run resume. At
     the end the index is queried for every document that is done; absent ones count as missing.
     """
-    if isinstance(index, Index):
-        concrete, mapping = index.index, index.mapping
-    else:
-        concrete, mapping = await one_mapping(engine, index)
-    spec = spec_of_own(concrete, mapping)
+    source = index if isinstance(index, Index) else await Index.only(engine, index)
+    concrete, mapping, spec = source.index, source.mapping, source.own_spec
     if spec.encoder.key != encoder.identity.key:
         raise EncoderMismatch(
             f"index [{concrete}] holds vectors of [{spec.encoder.key}], and the encoder is [{encoder.identity.key}]: "
