@@ -247,7 +247,7 @@ def engines_page() -> str:
     features = [
         f"| {_cell(feature.what)} | {_since(feature, 'elasticsearch')} | {_since(feature, 'opensearch')} | "
         f"{_cell(feature.without)} |"
-        for feature in versions.FEATURES
+        for feature in versions.ENGINE_FEATURES
     ]
     return "\n".join(
         [

@@ -122,7 +122,7 @@ async def submitted(job_setup: JobSetup) -> str:
     async with connected(settings_of(job_setup.engine)) as engine:
         await make_enriched(engine, job_setup.index, COUNT)
         request = JobRequest(index=job_setup.index, tau=0.5, lanes=2)
-        return (await submission.submit(engine, job_setup.settings, request)).job.id
+        return (await submission.submit_job(engine, job_setup.settings, request)).job.id
 
 
 async def worked_until(job_setup: JobSetup, job: str, enough: Callable[[JobStatus[Any]], bool]) -> JobStatus[Any]:

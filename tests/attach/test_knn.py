@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from es_ttc.cli.calibrate import _calibrate
-from es_ttc.cli.searching import CliQuery, SearchTarget, compare
-from es_ttc.cli.searching import search as cli_search
+from es_ttc.cli.searching import CliQuery, SearchTarget, compare_methods
+from es_ttc.cli.searching import search_by_method as cli_search
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
@@ -257,7 +257,7 @@ async def test_the_command_line_searches_it_too(engine: Engine, attached: str, g
     client = await connect(EngineSettings(engine=gateway))
     target = await SearchTarget.of(client, attached, FIELDS)
     try:
-        bm25, hybrid = await compare(target, CliQuery(CATS, "hybrid", 5))
+        bm25, hybrid = await compare_methods(target, CliQuery(CATS, "hybrid", 5))
         dense = await cli_search(target, CliQuery(CATS, "dense", 100))
         rescored = await cli_search(target, CliQuery(CATS, "spectral", 5, first_pass="dense"))
     finally:

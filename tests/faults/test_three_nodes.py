@@ -84,7 +84,7 @@ def nodes() -> Iterator[cluster.Cluster]:
 def start_nodes(port: int) -> cluster.Cluster:
     """Start those nodes that do not run, on this port and the next ones."""
     spec = NodeSpec(Settings().cache_dir, NAME, port, data_folder(NAME), heap="384m", short_lived=True, timeout=400)
-    return cluster.start(spec, NODES)
+    return cluster.start_cluster(spec, NODES)
 
 
 def await_status(url: str, status: str, nodes: int = NODES) -> None:

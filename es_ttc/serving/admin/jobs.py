@@ -20,7 +20,7 @@ from es_ttc.common.validation import did_you_mean, validated
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands
 from es_ttc.enrichment.jobs.record import JobState, is_encoding
-from es_ttc.enrichment.jobs.submission import JobRequest, submit
+from es_ttc.enrichment.jobs.submission import JobRequest, submit_job
 from es_ttc.enrichment.proposals.plan import prompt_names
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, received, with_callers_errors
@@ -83,7 +83,7 @@ class JobsApi:
                 f"{did_you_mean(job.prompt, prompt_names())} (one of your own goes into [prompt_text])"
             )
         try:
-            return (await submit(engine, self.gateway.settings, job)).as_dict()
+            return (await submit_job(engine, self.gateway.settings, job)).as_dict()
         except ConfigurationError as error:
             if job.prompt_text is None:
                 raise
