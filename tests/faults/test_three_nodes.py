@@ -94,7 +94,7 @@ def await_status(url: str, status: str, nodes: int = NODES) -> None:
     assert reply.status == 200, reply.body
 
 
-def test_they_rank_as_one_and_searches_survive_the_death_of_one(nodes: cluster.Cluster, encoder: Encoder) -> None:
+def test_three_nodes_rank_as_one_and_survive_the_death_of_one(nodes: cluster.Cluster, encoder: Encoder) -> None:
     urls = nodes.urls
     asyncio.run(fill_and_link(urls[0], ONE, encoder, shards=1))
     asyncio.run(fill_and_link(urls[1], THREE, encoder, shards=3))

@@ -108,7 +108,7 @@ def test_missing_signals_go_the_trees_default_way(tmp_path: Path) -> None:
     assert learned.summary(query, partly, params)["without_features"] == 1
 
 
-def test_it_is_registered_and_asks_for_what_its_model_reads(tmp_path: Path) -> None:
+def test_learned_needs_the_features_of_its_model(tmp_path: Path) -> None:
     written(tmp_path, "words", {**stump(feature=[1]), "signals": ["lexical", "dense"]})
     params = params_of(tmp_path)
     assert isinstance(registry.load("learned"), PartialRescorer)

@@ -83,6 +83,7 @@ def test_features_that_are_missing_leave_the_first_pass(engine_url: str, index_n
             ttc_rescore("rgs", params={"reranker": "dense"}),
             ttc_rescore(passages=2),
             ttc_rescore("maxsim"),
+            ttc_rescore("blend"),
         ]
         for rescore in [*sections, [ttc_rescore(), ttc_rescore("dense")]]:
             reply = search(stack.gateway, alias, body | {"rescore": rescore})

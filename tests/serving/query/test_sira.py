@@ -188,7 +188,7 @@ def test_a_model_that_fails_leaves_the_plain_query(rewritten: Rewritten, fault: 
     assert rewritten.search(sira(text)).json()["ttc"]["applied"] is True  # a failure is not remembered
 
 
-def test_it_stands_where_a_query_stands(rewritten: Rewritten) -> None:
+def test_sira_inside_other_queries(rewritten: Rewritten) -> None:
     rewritten.says("combined blood", "thrombosis", "warfarin")
     body = {"query": {"bool": {"must": [sira("combined blood")["query"]], "filter": {"term": {"_id": "8"}}}}}
     found = rewritten.search(body | {"aggs": {"all": {"filters": {"filters": [{"match_all": {}}]}}}, "explain": True})
