@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import unquote
 
 from es_ttc.errors import EsTtcError, MissingFeature
-from es_ttc.index.mappings.spec import HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.candidates.targets import TargetCache
 from es_ttc.serving.cascade import Item, begin_items, rank_by_items
@@ -20,13 +19,19 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.plan.bodies import AGGREGATIONS, NAMED_SCORES, bare_body
 from es_ttc.serving.plan.plan import SearchPlan
-from es_ttc.serving.plan.query_parts import without_parts
 from es_ttc.serving.request.first_pass import search_again
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest
 from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following, rest_of_page
 from es_ttc.serving.rescore.evidence import add_evidence
-from es_ttc.serving.rescore.page import RankedPage, shown_hit
+from es_ttc.serving.rescore.page import (
+    RankedPage,
+    add_lost_shards,
+    add_to_total,
+    hide,
+    set_total,
+    shown_hit,
+)
 from es_ttc.serving.rescore.relevance import calibrated_name
 from es_ttc.serving.rescore.two_requests import aggregated, can_split, filled, full_hits, union
 from es_ttc.serving.rescore.window import SearchAgain, WindowRescoring
@@ -175,13 +180,12 @@ class RescoredSearch:
 
     async def _complete(self, response: dict[str, Any], ms: float) -> dict[str, Any]:
         since = time.perf_counter()
-        page = await self._page(response, ms, since, bare=True) if self._bare else None
-        if page is None:
-            if self._bare:
-                response, ms = await self._search_again(self._asked)
-                since += ms / 1000
+        try:
+            page = await self._page(response, ms, since, bare=self._bare)
+        except _UnknownDocuments:
+            response, ms = await self._search_again(self._asked)
+            since += ms / 1000
             page = await self._page(response, ms, since, bare=False)
-        assert page is not None  # noqa: S101 - complete hits always make a page
         if page.rest is not None:
             page = await page.rest(response["hits"]["hits"])
             self._put(response, page)
@@ -229,17 +233,14 @@ class RescoredSearch:
         if further is not response:
             add_lost_shards(response, further)
 
-    async def _page(self, response: dict[str, Any], ms: float, since: float, *, bare: bool) -> RankedPage | None:
-        """Put a response's hits in the method's order, and read those of the page that lack their fields.
-
-        Of a bare window, return None if it does not tell which documents the page's hits are, or one has changed.
-        """
+    async def _page(self, response: dict[str, Any], ms: float, since: float, *, bare: bool) -> RankedPage:
+        """Put a response's hits in the method's order, and read those of the page that lack their fields."""
         hits = response["hits"]["hits"]
         self._further_ms = 0.0
         if not bare:
             await self._require_shards(response, response)
         elif response["_shards"]["failed"] or await self._lacks_ids(hits):
-            return None
+            raise _UnknownDocuments
         began = time.perf_counter()
         if len(self._items) == 1:
             page = await self._items[0].rank(hits, first_pass_ms=ms, since=since)
@@ -247,7 +248,7 @@ class RescoredSearch:
             page = await rank_by_items(self._plan, self._items, hits, first_pass_ms=ms, since=since)
         self._window = hits
         if bare and not are_identified(page.hits):
-            return None
+            raise _UnknownDocuments
         self._put(response, page)
         add_took(response, (time.perf_counter() - began) * 1000)
         lacking = page.hits if bare else page.candidates.among(page.hits)
@@ -257,11 +258,11 @@ class RescoredSearch:
                 self._with_fields(response, lacking, page, others), self._count(response, page)
             )
         except (EngineRefusal, _LostShards):
-            if bare:
-                return None
-            raise
-        if bare and (full is None or len(full) < len(lacking)):  # a document has changed
-            return None
+            if not bare:
+                raise
+            raise _UnknownDocuments from None
+        if bare and (full is None or len(full) < len(lacking)):
+            raise _UnknownDocuments
         response["hits"]["hits"] = full or []
         return page
 
@@ -344,68 +345,13 @@ def _without_numbers(plan: SearchPlan, items: Sequence[Item], problem: EsTtcErro
     return replace(first, later=tuple(later))
 
 
-def add_to_total(response: Mapping[str, Any], count: int, up_to: int | None, *, least: int) -> None:
-    """Count further documents in a response's total, up to where the engine counts; None if it counts all.
-
-    The total is at least ``least``: a search that ended early has not counted all documents that the query matches.
-    """
-    hits = response["hits"]
-    total = hits.get("total")
-    if isinstance(total, int):
-        hits["total"] = max(total + count, least) if total >= 0 else total  # -1 if it is not counted
-    elif total is not None and total["relation"] == "eq":
-        whole = max(total["value"] + count, least)
-        if up_to is not None and whole > up_to:
-            hits["total"] = {"value": max(total["value"], up_to), "relation": "gte"}
-        else:
-            hits["total"] = {"value": whole, "relation": "eq"}
-
-
-def set_total(response: Mapping[str, Any], count: int) -> None:
-    """Set a response's total, if the engine has counted; without hits there is no greatest score."""
-    hits = response["hits"]
-    if not count:
-        hits["max_score"] = None
-    if isinstance(hits.get("total"), int):
-        hits["total"] = count if hits["total"] >= 0 else hits["total"]
-    elif hits.get("total") is not None:
-        hits["total"] = {"value": count, "relation": "eq"}
-
-
-def add_lost_shards(response: dict[str, Any], further: Mapping[str, Any]) -> None:
-    """Report the shards that did not answer a further request, or its timeout, as the engine reports them."""
-    shards = further.get("_shards", {})
-    if shards.get("failed", 0) > response.get("_shards", {}).get("failed", 0):
-        response["_shards"] = shards
-    if further.get("timed_out"):
-        response["timed_out"] = True
-
-
-def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
-    """Remove from hits, and from options of completion suggesters, the parts that only the gateway requested."""
-    suggestions = [entry for entries in response.get("suggest", {}).values() for entry in entries]
-    options = [option for entry in suggestions for option in entry.get("options", ()) if "_index" in option]
-    for hit in response["hits"]["hits"] if plan.by_further_keys else ():
-        hit["sort"] = [hit["_score"], *(hit.get("sort") or ())[1:]]
-    for hit in [*response["hits"]["hits"], *options]:
-        without_parts(hit, with_scores=plan.shows_named_scores)
-        fields = hit.get("fields")
-        if fields is not None:
-            for name in plan.hidden:
-                fields.pop(name, None)
-            if not fields:
-                del hit["fields"]
-        highlight = hit.get("highlight")
-        if highlight is not None and highlight.pop(HASH, None) is not None and not highlight:
-            del hit["highlight"]
-        if plan.hide_ids:
-            for name in ("_id", "_routing"):
-                hit.pop(name, None)
-
-
 @dataclass
 class _LostShards(Exception):
     """A request of the gateway's own has lost more shards than the caller's own search."""
 
     plain: dict[str, Any]
     ms: float
+
+
+class _UnknownDocuments(Exception):
+    """A bare window does not tell which documents the page's hits are, or one of them has changed."""

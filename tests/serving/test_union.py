@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.rescoring import add_to_total
+from es_ttc.serving.rescore.page import add_to_total
 from es_ttc.vectors.tokens import Float32
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.errors import EsTtcError
+from es_ttc.index.mappings.spec import HASH
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.plan.plan import SearchPlan
+from es_ttc.serving.plan.query_parts import without_parts
 from es_ttc.serving.request.response import shortest
 from es_ttc.serving.request.section import ScoreMode, Section
 from es_ttc.serving.rescore.candidates import NONE_JOINED, JoinedCandidates
@@ -153,3 +155,62 @@ def without_guard(explanation: Any) -> Any:
         if len(details) == 2 and isinstance(details[1], dict) and details[1].get("description") == "primaryWeight":
             return details[0]
     return explanation
+
+
+def add_to_total(response: Mapping[str, Any], count: int, up_to: int | None, *, least: int) -> None:
+    """Count further documents in a response's total, up to where the engine counts; None if it counts all.
+
+    The total is at least ``least``: a search that ended early has not counted all documents that the query matches.
+    """
+    hits = response["hits"]
+    total = hits.get("total")
+    if isinstance(total, int):
+        hits["total"] = max(total + count, least) if total >= 0 else total  # -1 if it is not counted
+    elif total is not None and total["relation"] == "eq":
+        whole = max(total["value"] + count, least)
+        if up_to is not None and whole > up_to:
+            hits["total"] = {"value": max(total["value"], up_to), "relation": "gte"}
+        else:
+            hits["total"] = {"value": whole, "relation": "eq"}
+
+
+def set_total(response: Mapping[str, Any], count: int) -> None:
+    """Set a response's total, if the engine has counted; without hits there is no greatest score."""
+    hits = response["hits"]
+    if not count:
+        hits["max_score"] = None
+    if isinstance(hits.get("total"), int):
+        hits["total"] = count if hits["total"] >= 0 else hits["total"]
+    elif hits.get("total") is not None:
+        hits["total"] = {"value": count, "relation": "eq"}
+
+
+def add_lost_shards(response: dict[str, Any], further: Mapping[str, Any]) -> None:
+    """Report the shards that did not answer a further request, or its timeout, as the engine reports them."""
+    shards = further.get("_shards", {})
+    if shards.get("failed", 0) > response.get("_shards", {}).get("failed", 0):
+        response["_shards"] = shards
+    if further.get("timed_out"):
+        response["timed_out"] = True
+
+
+def hide(response: Mapping[str, Any], plan: SearchPlan) -> None:
+    """Remove from hits, and from options of completion suggesters, the parts that only the gateway requested."""
+    suggestions = [entry for entries in response.get("suggest", {}).values() for entry in entries]
+    options = [option for entry in suggestions for option in entry.get("options", ()) if "_index" in option]
+    for hit in response["hits"]["hits"] if plan.by_further_keys else ():
+        hit["sort"] = [hit["_score"], *(hit.get("sort") or ())[1:]]
+    for hit in [*response["hits"]["hits"], *options]:
+        without_parts(hit, with_scores=plan.shows_named_scores)
+        fields = hit.get("fields")
+        if fields is not None:
+            for name in plan.hidden:
+                fields.pop(name, None)
+            if not fields:
+                del hit["fields"]
+        highlight = hit.get("highlight")
+        if highlight is not None and highlight.pop(HASH, None) is not None and not highlight:
+            del hit["highlight"]
+        if plan.hide_ids:
+            for name in ("_id", "_routing"):
+                hit.pop(name, None)
