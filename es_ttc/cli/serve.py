@@ -34,7 +34,7 @@ from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import configure_logs
 from es_ttc.serving.server import address_of, bind, server_certificate
 from es_ttc.serving.server import serve as run
-from es_ttc.serving.trial import require_possible
+from es_ttc.serving.trial import require_trial_possible
 from es_ttc.serving.workers import serve_with_workers
 from es_ttc.settings import GatewaySettings
 
@@ -90,7 +90,7 @@ def serve(
     served = {**read_models(settings.ranking_models), **promoted_programs(settings)[1]}
     TunedDefaults.read(settings.tuned, served)  # errors in them are reported before the gateway listens
     QueryAdapters.read(settings.query_adapters, settings.cache_dir)
-    require_possible(settings)
+    require_trial_possible(settings)
     configure_logs()
     with bind(settings) as listening:
         url = address_of(listening, tls=tls)

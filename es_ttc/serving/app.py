@@ -74,7 +74,7 @@ def create_app(
         restore_garbage()
         await gateway.close()
         if settings.traces:
-            tracing.stop()
+            tracing.stop_tracing()
 
     endpoints = [
         *(further(gateway) if further is not None else ()),

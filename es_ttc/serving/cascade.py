@@ -26,11 +26,13 @@ from es_ttc.serving.summary import Summary
 from es_ttc.vectors.tokens import Float32
 
 _FIRST_PASS, _RELEVANCE = "first_pass", "relevance"
-Item = WindowRescoring | StrategyRescoring
+ItemRescoring = WindowRescoring | StrategyRescoring
 """The rescoring of one item of a list."""
 
 
-def begin_items(plan: SearchPlan, begin: Callable[[SearchPlan], Item]) -> tuple[SearchPlan, tuple[Item, ...]]:
+def begin_items(
+    plan: SearchPlan, begin: Callable[[SearchPlan], ItemRescoring]
+) -> tuple[SearchPlan, tuple[ItemRescoring, ...]]:
     """Check several items of a search, and start their work that does not need the first pass; return the plan too.
 
     The page of the first item is the whole first pass.
@@ -42,7 +44,12 @@ def begin_items(plan: SearchPlan, begin: Callable[[SearchPlan], Item]) -> tuple[
 
 
 async def rank_by_items(
-    plan: SearchPlan, items: Sequence[Item], hits: Sequence[dict[str, Any]], *, first_pass_ms: float, since: float
+    plan: SearchPlan,
+    items: Sequence[ItemRescoring],
+    hits: Sequence[dict[str, Any]],
+    *,
+    first_pass_ms: float,
+    since: float,
 ) -> RankedPage:
     """Return the page of some hits in the order of several items, up to the first one that needs complete hits.
 
@@ -66,7 +73,7 @@ class _Run:
     """
 
     plan: SearchPlan
-    items: Sequence[Item]
+    items: Sequence[ItemRescoring]
     since: float
     hits: list[dict[str, Any]] = field(default_factory=list)
     pages: list[RankedPage] = field(default_factory=list)
@@ -99,14 +106,14 @@ class _Run:
 
         return replace(self._result(self.hits[:kept]), rest=rest)
 
-    async def _run(self, place: int, may_run: Callable[[Item], bool]) -> int:
+    async def _run(self, place: int, may_run: Callable[[ItemRescoring], bool]) -> int:
         """Run the items from a place on, as long as they may run; return the place of the next one."""
         while place < len(self.items) and may_run(self.items[place]):
             await self._step(self.items[place])
             place += 1
         return place
 
-    async def _step(self, item: Item) -> None:
+    async def _step(self, item: ItemRescoring) -> None:
         """Put the first hits in the order of one more item."""
         plan, began = item.plan, time.perf_counter()
         head, tail = self.hits[: plan.page.window], self.hits[plan.page.window :]

@@ -28,8 +28,8 @@ from es_ttc.serving.http.caller import Caller, RawHeaders, callers, end_to_end, 
 from es_ttc.serving.http.raw_request import RawRequest, answer_too_long
 from es_ttc.serving.http.upstream import Upstream
 
-JSON = b"application/json"
-NDJSON = b"application/x-ndjson"
+JSON_MEDIA = b"application/json"
+NDJSON_MEDIA = b"application/x-ndjson"
 _CBOR = b"application/cbor"
 _IDENTITY = (b"accept-encoding", b"identity")
 _FRAMING = frozenset({b"content-length", b"content-encoding", b"accept-encoding"})
@@ -57,7 +57,7 @@ class Refusal(EngineError):
     """The engine refused a client's search, or one search of its `_msearch`; the client gets the engine's error."""
 
     def __init__(self, status: int | None, response: Any) -> None:
-        super().__init__(reason_of(response, status), upstream_status=status, upstream=response)
+        super().__init__(refusal_reason(response, status), upstream_status=status, upstream=response)
 
     @property
     def of_the_body(self) -> bool:
@@ -70,7 +70,7 @@ class Refusal(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EngineAnswer:
     """The engine's answer to one request; headers and time, in ms, of a client's own search only."""
 
     status: int
@@ -82,7 +82,7 @@ class Answer:
 class EngineRefusal(Refusal):
     """The engine refused a client's whole request, or a proxy before it answered; the client gets that answer."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: EngineAnswer) -> None:
         super().__init__(answer.status, _json_or_none(answer.body))
         self.answer = answer
 
@@ -120,15 +120,15 @@ class EngineClient:
         query_string: bytes = b"",
         body: bytes | None = None,
         *,
-        content_type: bytes = JSON,
-        accept: bytes = JSON,
-    ) -> Answer:
+        content_type: bytes = JSON_MEDIA,
+        accept: bytes = JSON_MEDIA,
+    ) -> EngineAnswer:
         """Send one request and return its answer, whatever its status."""
         headers = [*callers(self._bound().headers), (b"accept", accept), _IDENTITY]
         if body is not None:
             headers.append((b"content-type", content_type))
         async with self.upstream.send(method, path, query_string, headers, body, ours=True) as response:
-            return Answer(response.status, await response.read(), [])
+            return EngineAnswer(response.status, await response.read(), [])
 
     async def read(
         self,
@@ -139,7 +139,7 @@ class EngineClient:
         *,
         failing: str,
         in_own_words: bool = False,
-        accept: bytes = JSON,
+        accept: bytes = JSON_MEDIA,
     ) -> bytes:
         """Send one request with a JSON body and return its answer, not decoded."""
         sent = None if body is None else jsonio.dumps(body)
@@ -206,7 +206,7 @@ class EngineClient:
         self, path: bytes, query_string: bytes, searches: Sequence[tuple[bytes, Body]], *, failing: str
     ) -> list[dict[str, Any]]:
         """Send the headers and bodies of an `_msearch` and return the answers; that of one search may be an error."""
-        response = await self.send("POST", path, query_string, _lines(searches), content_type=NDJSON)
+        response = await self.send("POST", path, query_string, _lines(searches), content_type=NDJSON_MEDIA)
         try:
             decoded = await jsonio.loads_answer(response.body)
         except ValueError:
@@ -225,11 +225,11 @@ class EngineClient:
         path: bytes,
         params: Sequence[tuple[str, str]],
         body: bytes,
-        content_type: bytes = JSON,
-    ) -> Answer:
+        content_type: bytes = JSON_MEDIA,
+    ) -> EngineAnswer:
         """Send one request with the headers of a client's request, and read an answer of limited size."""
         unframed = [(name, value) for name, value in forwarded(incoming.headers) if name not in _FRAMING]
-        if content_type == JSON:  # also for a further search of an `_msearch`
+        if content_type == JSON_MEDIA:  # also for a further search of an `_msearch`
             unframed = [(name, value.replace(b"x-ndjson", b"json")) for name, value in unframed]
         headers, negotiated = await self.upstream.negotiated(unframed)
         if not incoming.has_body or not incoming.header(b"content-type"):
@@ -249,11 +249,11 @@ class EngineClient:
                 parts.append(part)
             received = [pair for pair in end_to_end(response.raw_headers) if pair[0] not in _FRAMING]
             ms = (time.perf_counter() - started) * 1000
-            return Answer(response.status, b"".join(parts), [*received, *negotiated], ms)
+            return EngineAnswer(response.status, b"".join(parts), [*received, *negotiated], ms)
 
     async def search_for(
         self, incoming: RawRequest, path: bytes, params: Sequence[tuple[str, str]], body: bytes | Body
-    ) -> tuple[dict[str, Any], Answer]:
+    ) -> tuple[dict[str, Any], EngineAnswer]:
         """Send one `_search` with the headers of a client's request, and return its decoded answer beside the raw one.
 
         Raises:
@@ -275,9 +275,9 @@ class EngineClient:
         path: bytes,
         params: Sequence[tuple[str, str]],
         searches: Sequence[tuple[bytes, bytes | Body]],
-    ) -> tuple[list[dict[str, Any]], Answer]:
+    ) -> tuple[list[dict[str, Any]], EngineAnswer]:
         """Send the headers and bodies of an `_msearch`; see :meth:`search_for`. An answer of one may be an error."""
-        answer = await self.send_for(incoming, path, params, _lines(searches), NDJSON)
+        answer = await self.send_for(incoming, path, params, _lines(searches), NDJSON_MEDIA)
         try:
             decoded = (await jsonio.loads_answer(answer.body))["responses"]
             are_searches = len(decoded) == len(searches) and all({"error", "_shards"} & item.keys() for item in decoded)
@@ -351,10 +351,10 @@ def require_complete(answer: Body, failing: str) -> None:
 def refused(failing: str, status: int | None, answer: Any) -> EngineError:
     """Return the exception for a decoded error of the engine, with its reason."""
     kind = _KINDS.get(status or 0, EngineError)
-    return kind(f"{failing}: {reason_of(answer, status)}", upstream_status=status, upstream=answer)
+    return kind(f"{failing}: {refusal_reason(answer, status)}", upstream_status=status, upstream=answer)
 
 
-def reason_of(answer: Any, status: object) -> str:
+def refusal_reason(answer: Any, status: object) -> str:
     """Return the reason in an error of the engine, that of its first cause if there is one."""
     error = answer.get("error") if isinstance(answer, dict) else None
     if isinstance(error, dict):

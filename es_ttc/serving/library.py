@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.queries import matching
 from es_ttc.rescorers.base import Feature, Query, Window
-from es_ttc.serving.candidates.batches import Body, TargetSearches, searches_of
+from es_ttc.serving.candidates.batches import SearchBody, TargetSearches, searches_of
 from es_ttc.serving.candidates.nearest import KnnTarget, NearestSearch, Neighbour
 from es_ttc.serving.candidates.targets import SearchedIndices, searched_indices_of
 from es_ttc.serving.features.columns import columns, numbers_of
 from es_ttc.serving.features.decoding import Stored, consistent
-from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, content_ids, unreadable
+from es_ttc.serving.features.keys import IDENTIFYING_FIELDS, DocumentId, DocumentKey, content_ids, unreadable
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.process import OnlyProcess
@@ -159,8 +159,8 @@ class IndexReader:
         return [documents for documents, _ in await search.nearest([query.vectors[:1] for query in queries], size)]
 
     @property
-    def _marks(self) -> Body:
-        fields = [*MARKS, *self._fields]
+    def _marks(self) -> SearchBody:
+        fields = [*IDENTIFYING_FIELDS, *self._fields]
         return {"_source": False, "docvalue_fields": fields, "track_total_hits": False}
 
 

@@ -12,7 +12,7 @@ class ProcessState(IntEnum):
     READY = 2
 
 
-States = Array[c_ubyte]
+ProcessStates = Array[c_ubyte]
 """The state of each process, in memory that all of them share."""
 
 
@@ -38,7 +38,7 @@ class WorkerProcess(OnlyProcess):
             before it can.
     """
 
-    def __init__(self, states: States, slot: int, count: int) -> None:
+    def __init__(self, states: ProcessStates, slot: int, count: int) -> None:
         self.count = count
         self._states = states
         self._slot = slot

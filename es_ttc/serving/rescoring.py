@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.candidates.targets import TargetCache
-from es_ttc.serving.cascade import Item, begin_items, rank_by_items
+from es_ttc.serving.cascade import ItemRescoring, begin_items, rank_by_items
 from es_ttc.serving.engine import EngineRefusal, Refusal
 from es_ttc.serving.features.keys import are_identified
 from es_ttc.serving.gateway import Gateway
@@ -69,7 +69,7 @@ class Rescoring:
                 self._gateway, self._targets, request, item, one, calibrated=calibrated, encode=encode
             )
 
-        def begin_all(plan: SearchPlan) -> tuple[SearchPlan, tuple[Item, ...]]:
+        def begin_all(plan: SearchPlan) -> tuple[SearchPlan, tuple[ItemRescoring, ...]]:
             if plan.later:
                 return begin_items(plan, begin)
             item = begin(plan)
@@ -111,7 +111,7 @@ class RescoredSearch:
         self,
         gateway: Gateway,
         plan: SearchPlan,
-        items: Sequence[Item],
+        items: Sequence[ItemRescoring],
         caller: Caller,
         search_again: SearchAgain,
         started: float,
@@ -336,7 +336,7 @@ class RescoredSearch:
             add_inner_hits(hits, plan.collapse.field, answer["hits"]["hits"])
 
 
-def _without_numbers(plan: SearchPlan, items: Sequence[Item], problem: EsTtcError) -> SearchPlan:
+def _without_numbers(plan: SearchPlan, items: Sequence[ItemRescoring], problem: EsTtcError) -> SearchPlan:
     """Return a plan in which the items that read numeric fields have a problem."""
     first, *later = [
         replace(one, problem=problem) if item.method is not None and item.method.fields else one

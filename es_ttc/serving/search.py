@@ -31,9 +31,9 @@ from es_ttc.serving.request.response import (
     Outcome,
     is_refusal,
     item_error,
-    rendered,
     respond,
     respond_as_asked,
+    response_json,
     with_mark,
 )
 from es_ttc.serving.request.templates import render_templates
@@ -361,9 +361,11 @@ class Searches:
         filter_path, pretty = request.params.filter_path, request.params.pretty
         if not filter_path:
             size = size if size > jsonio.LONG else 0
-            return await self._offload.run(size, rendered, response, "", pretty=pretty, keep_empty=False)
+            return await self._offload.run(size, response_json, response, "", pretty=pretty, keep_empty=False)
         keep_empty = await self._upstream.product() == "elasticsearch"
-        return await self._offload.run(_LONG, rendered, response, filter_path, pretty=pretty, keep_empty=keep_empty)
+        return await self._offload.run(
+            _LONG, response_json, response, filter_path, pretty=pretty, keep_empty=keep_empty
+        )
 
 
 def _open(searches: Iterable[_Search]) -> Iterator[tuple[_Search, dict[str, Any]]]:

@@ -53,7 +53,7 @@ def use(provider: "TracerProvider | None") -> None:
     _provider = provider
 
 
-def stop() -> None:
+def stop_tracing() -> None:
     """Send what is left, and make no spans any more."""
     if _provider is not None:
         _provider.shutdown()

@@ -184,7 +184,7 @@ class _TrialLog:
             log.warning("searches of the trial not logged", trial_log=str(self._file), reason=reason, lost=self._lost)
 
 
-def require_possible(settings: GatewaySettings) -> None:
+def require_trial_possible(settings: GatewaySettings) -> None:
     """Raise a ConfigurationError for a trial without adapters, or whose file cannot be written."""
     if settings.trial_log is None:
         return

@@ -29,7 +29,7 @@ from es_ttc.serving.app import FurtherRoutes, create_app
 from es_ttc.serving.http.raw_request import MAX_BODY
 from es_ttc.serving.logs import configure_logs, log
 from es_ttc.serving.metrics import SHARED_FOLDER
-from es_ttc.serving.process import ProcessState, States, WorkerProcess
+from es_ttc.serving.process import ProcessState, ProcessStates, WorkerProcess
 from es_ttc.serving.server import DRAIN_SECONDS, refuse_further, server_of
 from es_ttc.settings import GatewaySettings, wrong_setting
 
@@ -64,7 +64,7 @@ def serve_with_workers(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def share_of(settings: GatewaySettings) -> GatewaySettings:
+def worker_settings(settings: GatewaySettings) -> GatewaySettings:
     """Return the settings of one of several processes: its part of the limits of connections, requests and memory."""
     count = settings.workers
     parts = {
@@ -105,7 +105,7 @@ class Supervisor:
         further: FurtherRoutes | None,
     ) -> None:
         self._settings = settings
-        self._states: States = _SPAWN.RawArray("B", 2 * settings.workers + 2)  # while they are replaced
+        self._states: ProcessStates = _SPAWN.RawArray("B", 2 * settings.workers + 2)  # while they are replaced
         self._listening = listening
         self._read_again = read_again
         self._further = further
@@ -236,7 +236,7 @@ def _end(workers: Sequence[Worker]) -> None:
 
 def _work(
     settings: GatewaySettings,
-    states: States,
+    states: ProcessStates,
     slot: int,
     listening: socket.socket,
     tell: Connection,
@@ -245,7 +245,7 @@ def _work(
     """Answer requests; this is the main function of a worker."""
     configure_logs()
     end_with_parent()
-    own = share_of(settings)
+    own = worker_settings(settings)
     process = WorkerProcess(states, slot, settings.workers)
     app = create_app(own, wait_for_encoder=process.replaces_another, process=process, further=further)
     server = server_of(app, own, started=lambda: tell.send_bytes(b"accepts"))

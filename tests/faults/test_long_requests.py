@@ -10,7 +10,7 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.http import limits
-from es_ttc.serving.http.filter_path import filtered, glob_matches
+from es_ttc.serving.http.filter_path import glob_matches, with_filter_path
 from es_ttc.serving.http.limits import admits_items, count_values, deeper_than
 from tests.serving.client import call
 from tests.serving.conftest import SearchStack
@@ -133,7 +133,7 @@ def test_many_states_of_a_filter_path_are_one_set() -> None:
     data: Any = {"b": 1}
     for _ in range(60):
         data = {"a": data, "c": 2}
-    kept = filtered(data, "**.a.**.a.**.a.**.a.**.b," * 20, keep_empty=False)
+    kept = with_filter_path(data, "**.a.**.a.**.a.**.a.**.b," * 20, keep_empty=False)
     for _ in range(60):
         assert list(kept) == ["a"]
         kept = kept["a"]

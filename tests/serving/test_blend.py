@@ -16,7 +16,7 @@ from es_ttc.rescorers.blend.hybrid import HybridParams
 from es_ttc.rescorers.blend.rescorer import BlendParams
 from es_ttc.rescorers.blend.weights import share_read
 from es_ttc.serving.plan.plan import plan_search
-from es_ttc.serving.request.request import parse_params
+from es_ttc.serving.request.request import url_params
 from es_ttc.serving.rescore.candidates import unsupported_reason
 from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call, search
@@ -176,7 +176,7 @@ def test_a_point_in_time_binds_what_joins(stack: SearchStack, own_index: str, en
 def test_candidates_beside_unsupported_options_are_left_out_with_the_reason(
     more: dict[str, Any], url: str, words: str
 ) -> None:
-    plan = plan_search(blended() | more, parse_params(url), max_window=1000)
+    plan = plan_search(blended() | more, url_params(url), max_window=1000)
     assert plan is not None
     assert words in str(unsupported_reason(plan))
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from es_ttc.encoders.base import Encoder
-from es_ttc.serving.http.filter_path import filtered
+from es_ttc.serving.http.filter_path import with_filter_path
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index
 from tests.serving.corpus import CATS, EVERYTHING, WITHOUT_TEXT, by_id, corpus, in_memory, ttc_rescore
@@ -253,7 +253,7 @@ def test_filter_path_filters_as_the_engine_does(stack: SearchStack, filter_path:
     body = {"query": EVERYTHING, "size": 3, "_source": ["title", "text"]}
     whole = search(stack.engine, stack.index, body).json()
     native = search(stack.engine, stack.index, body, f"?filter_path={filter_path}").json()
-    own = filtered(whole, filter_path, keep_empty=stack.product == "elasticsearch")
+    own = with_filter_path(whole, filter_path, keep_empty=stack.product == "elasticsearch")
     assert own | {"took": 0} == native | {"took": 0}
     reply = search(stack.gateway, stack.index, body | {"rescore": ttc_rescore()}, f"?filter_path={filter_path}").json()
     reply.pop("ttc", None)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from es_ttc.errors import InvalidRequest, MissingText, SeveralTexts
 from es_ttc.serving.plan.plan import SearchPlan, plan_search
-from es_ttc.serving.request.request import parse_params
+from es_ttc.serving.request.request import url_params
 
 NATIVE = {"window_size": 50, "query": {"rescore_query": {"match": {"text": "b"}}}}
 GUARD: dict[str, Any] = {"match_none": {}}
@@ -22,7 +22,7 @@ def body(**changes: Any) -> dict[str, Any]:
 
 
 def plan(request: dict[str, Any], url: str = "", max_window: int = 1000) -> SearchPlan:
-    planned = plan_search(request, parse_params(url), max_window=max_window)
+    planned = plan_search(request, url_params(url), max_window=max_window)
     assert planned is not None
     return planned
 

@@ -9,7 +9,7 @@ from es_ttc.index.ingest.compose import document_hash, document_json
 from es_ttc.index.ingest.encode import action_lines, encode_documents
 from es_ttc.serving.plan.bodies import bare_body
 from es_ttc.serving.plan.plan import plan_search
-from es_ttc.serving.request.request import parse_params
+from es_ttc.serving.request.request import url_params
 from es_ttc.serving.rescore.two_requests import aggregated, can_split, filled, full_hits
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index
@@ -22,7 +22,7 @@ RESCORE = {"ttc": {"method": "spectral", "query_text": "which cat drinks milk?"}
 
 
 def planned(url: str = "", **body: Any) -> Any:
-    return plan_search({"query": EVERYTHING, "rescore": RESCORE} | body, parse_params(url), max_window=1000)
+    return plan_search({"query": EVERYTHING, "rescore": RESCORE} | body, url_params(url), max_window=1000)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.server import running_gateway
-from es_ttc.serving.workers import share_of
+from es_ttc.serving.workers import worker_settings
 from es_ttc.settings import GatewaySettings
 from tests.cli.test_serve import serving
 from tests.serving.client import call
@@ -216,7 +216,7 @@ def test_a_client_with_one_connection_gets_what_the_limit_says(
 
 def test_limits_are_divided_among_workers() -> None:
     settings = GatewaySettings(workers=4, max_concurrent_requests=256, max_buffered_mb=512)
-    own = share_of(settings)
+    own = worker_settings(settings)
     assert (own.max_concurrent_requests, own.max_connections) == (64, 1024)
     assert own.max_buffered_mb == 128
-    assert share_of(settings.model_copy(update={"max_buffered_mb": 200})).max_buffered_mb == 100
+    assert worker_settings(settings.model_copy(update={"max_buffered_mb": 200})).max_buffered_mb == 100

@@ -19,7 +19,7 @@ from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
 from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, received, with_callers_errors
 from es_ttc.serving.answer_forms import Form, require_form, require_scores
-from es_ttc.serving.engine import EngineClient, reason_of
+from es_ttc.serving.engine import EngineClient, refusal_reason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
@@ -237,7 +237,7 @@ class Explaining:
         except ValueError:  # a proxy has answered in the engine's place
             answer = {}
         if outcome.status != 200:
-            reason = f"the search failed: {reason_of(answer, outcome.status)}"
+            reason = f"the search failed: {refusal_reason(answer, outcome.status)}"
             raise EngineError(reason, upstream_status=outcome.status)
         require_form(answer, {"hits": {"hits": list}, KEY: dict}, "the search failed")
         return dict(answer)

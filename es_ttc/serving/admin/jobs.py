@@ -40,16 +40,16 @@ INTERVAL_SECONDS = 60.0
 """Interval at which pending documents are counted for the metrics."""
 
 
-Api = TypeVar("Api", bound="JobsApi")
+_Api = TypeVar("_Api", bound="JobsApi")
 
 
 def _answered(
-    work: Callable[[Api, Request, Engine], Coroutine[Any, Any, dict[str, Any]]],
-) -> Callable[[Api, Request], Awaitable[Response]]:
+    work: Callable[[_Api, Request, Engine], Coroutine[Any, Any, dict[str, Any]]],
+) -> Callable[[_Api, Request], Awaitable[Response]]:
     """Give a method the engine with the caller's credentials, and make a response of its result or its error."""
 
     @wraps(work)
-    async def answer(self: Api, request: Request) -> Response:
+    async def answer(self: _Api, request: Request) -> Response:
         engine = self.gateway.engine.as_caller(Caller(request.headers.raw)).protocol()
         return await self.runner.json(request, with_callers_errors(work(self, request, engine)))
 

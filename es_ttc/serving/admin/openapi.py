@@ -33,7 +33,7 @@ from es_ttc.serving.search import Searches
 
 Schema = dict[str, Any]
 
-JSON = "application/json"
+JSON_TYPE = "application/json"
 _READY_SECONDS = 2.0
 
 _ENGINE, MODEL_TOKEN, SIDECAR_TOKEN = "engine", "model_token", "sidecar_token"
@@ -76,7 +76,7 @@ class ErrorResponse(BaseModel):
     status: int = Field(ge=400, le=599, description="The status of the response.")
 
 
-class Engine(BaseModel):
+class EngineStatus(BaseModel):
     """The engine behind the gateway."""
 
     product: str | None = Field(description="Its product; null where it does not answer.")
@@ -89,7 +89,7 @@ class Info(BaseModel):
 
     name: Literal["es-ttc gateway"]
     version: str = Field(description="Of es-ttc.")
-    engine: Engine
+    engine: EngineStatus
     methods: list[str] = Field(description="Methods of `rescore`.")
     rerankers: list[str] = Field(description="Names of the configured rerankers.")
     rewriters: list[str] = Field(description="Methods of `query`.")
@@ -147,7 +147,7 @@ class Embedding(BaseModel):
     embedding: list[float] | str = Field(description="Numbers, or float32 bytes in base64.")
 
 
-class Usage(BaseModel):
+class ChargedTokens(BaseModel):
     """Tokens that are charged: none."""
 
     prompt_tokens: int
@@ -160,7 +160,7 @@ class Embeddings(BaseModel):
     object: Literal["list"]
     model: str
     data: list[Embedding]
-    usage: Usage
+    usage: ChargedTokens
 
 
 class JobView(BaseModel):
@@ -268,7 +268,7 @@ class Operation:
     handler: Callable[[Any, Request], Awaitable[Response]]
     answers: tuple[Any, ...] = ()
     body: tuple[Any, ...] = ()
-    media_type: str = JSON
+    media_type: str = JSON_TYPE
     parameters: tuple[Schema, ...] = ()
     statuses: tuple[int, ...] = ()
     security: str | None = None
@@ -356,11 +356,11 @@ def _described(operation: Operation, named: Mapping[Any, Schema]) -> Schema:
     media_type = operation.media_type
     words = operation.path.removeprefix("/_ttc/").translate(str.maketrans("/.", "__", "{}"))
     answer = {"description": "Success.", "content": {media_type: {"schema": _any_of(operation.answers, named)}}}
-    failure = {"description": "An error.", "content": {JSON: {"schema": named[ErrorResponse]}}}
+    failure = {"description": "An error.", "content": {JSON_TYPE: {"schema": named[ErrorResponse]}}}
     described: Schema = {
         "summary": operation.summary,
         "operationId": f"{operation.method}_{words or 'info'}",
-        "parameters": [*operation.parameters, *([_PRETTY] if media_type == JSON else [])],
+        "parameters": [*operation.parameters, *([_PRETTY] if media_type == JSON_TYPE else [])],
         "responses": {
             "200": answer,
             **{str(status): {**answer, "description": "Not ready."} for status in operation.statuses},

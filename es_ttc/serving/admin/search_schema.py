@@ -19,7 +19,7 @@ from es_ttc.rewriters import registry as rewriters
 from es_ttc.serving.plan.items import ExtSection
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, OF_RESCORE, Section
 
-Schema = dict[str, Any]
+SearchSchema = dict[str, Any]
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _ONE_TEXT = "query_texts"
@@ -27,7 +27,7 @@ _ONE_TEXT = "query_texts"
 
 
 @cache
-def search_body_schema() -> Schema:
+def search_body_schema() -> SearchSchema:
     """Return the schema of a search body, with the parameters of every installed method."""
     strategies = {name: strategy.Params for name, strategy in STRATEGIES.items()}
     rescoring = _params_in(rescorers) | strategies
@@ -43,7 +43,7 @@ def search_body_schema() -> Schema:
         ref_template="#/$defs/{model}",
     )
     own = {model: references[model, "validation"] for model in models}
-    definitions: Schema = defined["$defs"]
+    definitions: SearchSchema = defined["$defs"]
     whole = {hook: _resolved(own[ExtSection if hook == "ext" else Section], definitions) for hook in by_hook}
     sections = {
         f"{hook}_section": _section(whole[hook], hook, {name: own[model] for name, model in params.items()})
@@ -76,7 +76,7 @@ def _params_in(registry: ModuleType) -> dict[str, type[BaseModel]]:
     return {name: registry.load(name).Params for name in registry.names()}
 
 
-def _section(section: Schema, hook: str, params: Mapping[str, Schema]) -> Schema:
+def _section(section: SearchSchema, hook: str, params: Mapping[str, SearchSchema]) -> SearchSchema:
     """Return the schema of one hook's section: its keys, its methods, and the parameters of each."""
     left_out = {"knn": OF_RESCORE, "query": (*OF_RESCORE, _ONE_TEXT)}.get(hook, ())
     keys = {name: one for name, one in section["properties"].items() if name not in left_out}
@@ -97,25 +97,25 @@ def _section(section: Schema, hook: str, params: Mapping[str, Schema]) -> Schema
     }
 
 
-def _named(method: str) -> Schema:
+def _named(method: str) -> SearchSchema:
     return {"properties": {"method": {"const": method}}, "required": ["method"]}
 
 
-def _params_if(condition: Schema, params: Schema) -> Schema:
+def _params_if(condition: SearchSchema, params: SearchSchema) -> SearchSchema:
     return {"if": condition, "then": {"properties": {"params": params}}}
 
 
-def _with_section(section: str) -> Schema:
+def _with_section(section: str) -> SearchSchema:
     return {"type": "object", "properties": {KEY: {"$ref": f"#/$defs/{section}"}}}
 
 
-def _one_or_several(clause: str) -> Schema:
+def _one_or_several(clause: str) -> SearchSchema:
     """Return the schema of a clause, or a list of them; one that is not es-ttc's has no section."""
     reference = {"$ref": f"#/$defs/{clause}"}
     return {"if": {"type": "array"}, "then": {"items": reference}, "else": reference}
 
 
-def _query_clause() -> Schema:
+def _query_clause() -> SearchSchema:
     """Return the schema of a query: at any depth, a section that names a method is es-ttc's."""
     inner = {"$ref": "#/$defs/query_clause"}
     own = {"required": [KEY], "properties": {KEY: {"type": "object", "required": ["method"]}}}
@@ -126,6 +126,6 @@ def _query_clause() -> Schema:
     }
 
 
-def _resolved(schema: Schema, definitions: Schema) -> Schema:
-    found: Schema = definitions[schema["$ref"].rsplit("/", 1)[1]]
+def _resolved(schema: SearchSchema, definitions: SearchSchema) -> SearchSchema:
+    found: SearchSchema = definitions[schema["$ref"].rsplit("/", 1)[1]]
     return found

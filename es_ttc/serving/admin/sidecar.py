@@ -335,7 +335,7 @@ def _answer(
     if scored.encoder is not None:
         answer["encoder"] = scored.encoder
     if scored.skipped:
-        answer["skipped"] = skip_reasons.summary(scored.skipped.values())
+        answer["skipped"] = skip_reasons.skipped_summary(scored.skipped.values())
     return answer
 
 

@@ -17,11 +17,11 @@ from es_ttc.serving.http.caller import Caller
 S = TypeVar("S")
 R = TypeVar("R")
 
-Body = dict[str, Any]
-Answer = Mapping[str, Any]
+SearchBody = dict[str, Any]
+SearchAnswer = Mapping[str, Any]
 Batch = list[tuple[int, Sequence[S], asyncio.Future[Sequence[R]]]]
 """Searches that are to be sent, each with the member that sends it."""
-Item = tuple[bool, tuple[bytes, Body]]
+BatchedSearch = tuple[bool, tuple[bytes, SearchBody]]
 """A search of an `_msearch`: whether it is of a side index, its header and its body."""
 
 _FAILED = "a kNN search failed"
@@ -90,30 +90,32 @@ class BatchedSearches(Generic[S, R]):
 class TargetSearches:
     """The searches of one retrieval. Searches that are sent together become part of one request."""
 
-    def __init__(self, batches: BatchedSearches[Item, Answer], member: int, header: bytes) -> None:
+    def __init__(self, batches: BatchedSearches[BatchedSearch, SearchAnswer], member: int, header: bytes) -> None:
         self._batches = batches
         self._member = member
         self._header = header
 
-    async def send(self, bodies: Sequence[Body]) -> Sequence[Answer]:
+    async def send(self, bodies: Sequence[SearchBody]) -> Sequence[SearchAnswer]:
         """Send `_search` bodies to the caller's target, and require complete answers."""
         answers = await self._batches.send(self._member, [(False, (self._header, body)) for body in bodies])
         for answer in answers:
-            require_complete(answer)
+            require_all_shards(answer)
         return answers
 
-    async def send_to_sides(self, searches: Sequence[tuple[str, Body]]) -> Sequence[Answer]:
+    async def send_to_sides(self, searches: Sequence[tuple[str, SearchBody]]) -> Sequence[SearchAnswer]:
         """Send bodies to side indices by name or alias; an answer may be an error. A missing index has no hits."""
         options = {"ignore_unavailable": True, "allow_no_indices": True}
         items = [(True, (jsonio.dumps({"index": name, **options}), body)) for name, body in searches]
         return await self._batches.send(self._member, items)
 
 
-def batched(gateway: Gateway, caller: Caller, path: bytes, query_string: bytes) -> BatchedSearches[Item, Answer]:
+def batched(
+    gateway: Gateway, caller: Caller, path: bytes, query_string: bytes
+) -> BatchedSearches[BatchedSearch, SearchAnswer]:
     """Return what sends the searches of a request's retrievals: one `_msearch` for the target, one for side indices."""
     target, sides = gateway.engine.as_caller(caller), gateway.engine.as_caller(gateway.attached.side_caller(caller))
 
-    async def msearch(items: Sequence[Item], *, of_side_index: bool) -> Sequence[Answer]:
+    async def msearch(items: Sequence[BatchedSearch], *, of_side_index: bool) -> Sequence[SearchAnswer]:
         searches = [search for is_side, search in items if is_side == of_side_index]
         if not searches:
             return []
@@ -121,7 +123,7 @@ def batched(gateway: Gateway, caller: Caller, path: bytes, query_string: bytes) 
             return await sides.msearch(b"/_msearch", b"", searches, failing=_FAILED)
         return await target.msearch(path, query_string, searches, failing=_FAILED)
 
-    async def send(items: Sequence[Item]) -> list[Answer]:
+    async def send(items: Sequence[BatchedSearch]) -> list[SearchAnswer]:
         parts = await asyncio.gather(msearch(items, of_side_index=False), msearch(items, of_side_index=True))
         of_target, of_sides = map(iter, parts)
         return [next(of_sides if is_side else of_target) for is_side, _ in items]
@@ -140,7 +142,7 @@ async def searches_of(
         yield TargetSearches(batches, member, header)
 
 
-def require_complete(answer: Answer) -> None:
+def require_all_shards(answer: SearchAnswer) -> None:
     """Raise an EngineError if the answer to a search is an error, or covers only a part of the documents."""
     if "error" in answer:
         raise engine.refused("the engine refused a kNN search", answer.get("status"), answer)

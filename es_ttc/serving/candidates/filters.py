@@ -27,9 +27,16 @@ from typing import Any
 from es_ttc.serving.features.field_types import FieldTypes
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.request.body import fields_of, texts_of
-from es_ttc.serving.request.query import FUNCTIONS, RULES, has_no_functions, listed, without_inner_hits, words_of
+from es_ttc.serving.request.query import (
+    FUNCTIONS,
+    RULES,
+    as_clauses,
+    has_no_functions,
+    normalised_spaces,
+    without_inner_hits,
+)
 
-Query = Mapping[str, Any]
+QueryClause = Mapping[str, Any]
 IsText = Callable[[str], bool]
 """Returns whether a field is analysed text in every searched index that has it."""
 
@@ -79,12 +86,12 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
         return not any(name == one or name.startswith(f"{one}.") for one in defined) and is_text(name)
 
     try:
-        own = {words_of(text) for text in texts_of(body.get("query"))}
-        reader = _FilterReader({*map(words_of, texts)}, own if len(own) == 1 else set(), is_mapped_text)
+        own = {normalised_spaces(text) for text in texts_of(body.get("query"))}
+        reader = _FilterReader({*map(normalised_spaces, texts)}, own if len(own) == 1 else set(), is_mapped_text)
         found = [] if not body.get("query") else reader.of(body["query"])
     except RecursionError:
         raise UnknownFilter("[query] is nested too deeply") from None
-    for clause in listed(body.get("knn")):
+    for clause in as_clauses(body.get("knn")):
         found += _of_vectors(clause) if isinstance(clause, Mapping) else [clause]
     if body.get("post_filter"):
         found.append(body["post_filter"])
@@ -130,13 +137,13 @@ class _FilterReader:
         if kind == "bool":
             return self._of_bool(query, clause)
         if kind in ("dis_max", "hybrid") and clause.keys() <= _ANY_OPTION | {"queries", "tie_breaker"}:
-            return _at_least(1, [self.of(one) for one in listed(clause.get("queries"))])
+            return _at_least(1, [self.of(one) for one in as_clauses(clause.get("queries"))])
         if kind == "pinned":
             return self.of(clause.get("organic"))
         if kind in FUNCTIONS:
             return self._of_scored(query, kind, clause)
         if kind == "boosting":
-            hidden = {"bool": {"must_not": listed(clause.get("negative"))}}
+            hidden = {"bool": {"must_not": as_clauses(clause.get("negative"))}}
             return [*self.of(clause.get("positive")), *([] if clause.get("negative_boost", 1) else [hidden])]
         if kind in RULES:
             return [{kind: {**clause, "organic": {"bool": {"filter": self.of(clause.get("organic"))}}}}]
@@ -146,7 +153,7 @@ class _FilterReader:
             return []
         return _filters_of_model(clause) if self._ranks_by_words(kind, clause) else [query]
 
-    def _of_scored(self, query: Query, kind: str, clause: Query) -> list[Any]:
+    def _of_scored(self, query: QueryClause, kind: str, clause: QueryClause) -> list[Any]:
         """Return the filters of functions: they hide a document by a score of 0, whatever words it has."""
         if "min_score" in clause:
             return [query]
@@ -156,7 +163,7 @@ class _FilterReader:
         every = {"constant_score": {"filter": {"bool": {"filter": inner}} if inner else {"match_all": {}}}}
         return [{kind: {**clause, "query": every, "min_score": _LEAST_SCORE}}]
 
-    def _ranks_by_words(self, kind: str, clause: Query) -> bool:
+    def _ranks_by_words(self, kind: str, clause: QueryClause) -> bool:
         """Return whether a clause only ranks by a text of the search."""
         if kind in _ONE_FIELD:
             fields, options = _only_field(clause)
@@ -173,27 +180,27 @@ class _FilterReader:
             if named and all(analysed):
                 return True
             # A search box over texts and codes; with another text in the section it may be a restriction.
-            return words_of(clause["query"]) in self._texts and (not named or any(analysed))
+            return normalised_spaces(clause["query"]) in self._texts and (not named or any(analysed))
         if kind in ("semantic", "sparse_vector"):
             return self._is_ours(clause)
         if kind in _OF_A_FIELD:
             return self._is_ours(_only_field(clause)[1]) and not _has_threshold(clause)
         return False
 
-    def _is_ours(self, options: Query) -> bool:
+    def _is_ours(self, options: QueryClause) -> bool:
         given = [options[key] for key in _MODEL_TEXTS if key in options]
         if len(given) != 1 or not isinstance(given[0], str):
             return False
-        text = words_of(given[0])
+        text = normalised_spaces(given[0])
         return text in self._texts or text in self._own
 
-    def _of_bool(self, query: Query, clause: Query) -> list[Any]:
-        should = listed(clause.get("should"))
-        of_must = [filter_ for part in listed(clause.get("must")) for filter_ in self.of(part)]
+    def _of_bool(self, query: QueryClause, clause: QueryClause) -> list[Any]:
+        should = as_clauses(clause.get("should"))
+        of_must = [filter_ for part in as_clauses(clause.get("must")) for filter_ in self.of(part)]
         if not clause.keys() <= _BOOL_OPTIONS:
             return [query]
-        found = [*listed(clause.get("filter")), *of_must]
-        excluded = listed(clause.get("must_not"))
+        found = [*as_clauses(clause.get("filter")), *of_must]
+        excluded = as_clauses(clause.get("must_not"))
         if excluded:
             found.append({"bool": {"must_not": excluded}})
         if not should:
@@ -232,23 +239,23 @@ def _least(given: Any, count: int) -> int | None:
     return max(0, count + number if negative else number)
 
 
-def _of_vectors(clause: Query) -> list[Any]:
+def _of_vectors(clause: QueryClause) -> list[Any]:
     """Return the filters of a kNN clause, which are in it or below the name of its field."""
     if "field" in clause:
-        return listed(clause.get("filter"))
-    return listed(_only_field(clause)[1].get("filter"))
+        return as_clauses(clause.get("filter"))
+    return as_clauses(_only_field(clause)[1].get("filter"))
 
 
-def _filters_of_model(clause: Query) -> list[Any]:
+def _filters_of_model(clause: QueryClause) -> list[Any]:
     """Return the filters of a clause that ranks by a model."""
-    return listed(clause.get("filter")) + listed(_only_field(clause)[1].get("filter"))
+    return as_clauses(clause.get("filter")) + as_clauses(_only_field(clause)[1].get("filter"))
 
 
-def _has_threshold(clause: Query) -> bool:
+def _has_threshold(clause: QueryClause) -> bool:
     return not _THRESHOLDS.isdisjoint(clause.keys() | _only_field(clause)[1].keys())
 
 
-def _only_field(clause: Query) -> tuple[list[str], Query]:
+def _only_field(clause: QueryClause) -> tuple[list[str], QueryClause]:
     """Return the field of a clause such as `match`, and its options; no options if its form is another."""
     fields = [name for name in clause if name not in _ANY_OPTION]
     if len(fields) != 1:

@@ -24,18 +24,18 @@ from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import HASH, SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
 from es_ttc.rescorers.base import Feature
 from es_ttc.retrievers.base import Vectors
-from es_ttc.serving.candidates.batches import Answer, Body, TargetSearches, require_complete
+from es_ttc.serving.candidates.batches import SearchAnswer, SearchBody, TargetSearches, require_all_shards
 from es_ttc.serving.candidates.targets import SearchedIndices, SideIndex
-from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, RoutedId
+from es_ttc.serving.features.keys import IDENTIFYING_FIELDS, DocumentId, DocumentKey, RoutedId
 from es_ttc.serving.features.locations import own_keys
-from es_ttc.serving.features.side_index import MARK_FIELDS, Mark, mark_of
+from es_ttc.serving.features.side_index import MARK_FIELDS, FeatureMark, mark_of
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.vectors.tokens import Float32
 
 Hit = Mapping[str, Any]
-MakeBody = Callable[[int, Sequence[Any]], Body]
+MakeBody = Callable[[int, Sequence[Any]], SearchBody]
 """Makes the search for a number of neighbours under some filters."""
 
 _ANYWHERE = {"ignore_unmapped": True}  # in queries over several indices, some of which may have no such vectors
@@ -71,7 +71,7 @@ class KnnOptions:
     keys: Mapping[str, Any] = field(default_factory=dict)
 
 
-POOLED = KnnOptions()
+POOLED_VECTORS = KnnOptions()
 """The approximate search of pooled vectors."""
 
 
@@ -91,12 +91,12 @@ class KnnTarget:
     indices: SearchedIndices
     searches: TargetSearches
     filters: Sequence[Any] = ()
-    shared: Body = field(default_factory=dict)
-    fields: Body = field(default_factory=lambda: {"_source": False, "docvalue_fields": MARKS})
+    shared: SearchBody = field(default_factory=dict)
+    fields: SearchBody = field(default_factory=lambda: {"_source": False, "docvalue_fields": IDENTIFYING_FIELDS})
     with_ids: bool = True
-    send: Callable[[Sequence[Body]], Awaitable[Sequence[Answer]]] | None = None
+    send: Callable[[Sequence[SearchBody]], Awaitable[Sequence[SearchAnswer]]] | None = None
 
-    async def search(self, body: Body) -> list[Hit]:
+    async def search(self, body: SearchBody) -> list[Hit]:
         """Return the hits of one search of the target."""
         [answer] = await (self.send or self.searches.send)([{**self.shared, **body}])
         hits: list[Hit] = answer["hits"]["hits"]
@@ -111,7 +111,7 @@ class Neighbour(NamedTuple):
     cosine: float
 
 
-class Neighbours(NamedTuple):
+class NearestHits(NamedTuple):
     """Documents near to a vector; `complete` if there are no others, should there be fewer than requested."""
 
     documents: Sequence[Neighbour]
@@ -140,13 +140,15 @@ class NearestSearch:
         sides = [side for side in target.indices.sides if side.matching and side.documents]
         self._sides = [_SideSearch(gateway, target, side, self.skipped, self.stale) for side in sides]
 
-    async def nearest(self, queries: Sequence[Float32], k: int, options: KnnOptions = POOLED) -> list[Neighbours]:
+    async def nearest(
+        self, queries: Sequence[Float32], k: int, options: KnnOptions = POOLED_VECTORS
+    ) -> list[NearestHits]:
         """Return for each query the k documents nearest to one of its vectors, ``(t, d)``, nearest first."""
         product, k = await self._gateway.upstream.product(), min(k, MAX_KNN_CANDIDATES)
         bodies = [partial(search_body, product, vectors, options=options) for vectors in queries]
         return await asyncio.gather(*(self._nearest(body, k, options.features) for body in bodies))
 
-    async def _nearest(self, body: MakeBody, k: int, features: frozenset[Feature]) -> Neighbours:
+    async def _nearest(self, body: MakeBody, k: int, features: frozenset[Feature]) -> NearestHits:
         finds = [until_k(partial(side.find, body), k, first=side.first_count(k)) for side in self._sides]
         if self._target.indices.own:
             finds.append(until_k(partial(self._find_own, body, features), k, first=k))
@@ -154,9 +156,9 @@ class NearestSearch:
         documents = sorted((document for part in parts for document in part.documents), key=_order)
         if len(parts) > 1:  # a document may have vectors of its own and in a side index: the nearest one counts
             documents = [*{DocumentId.of(document.hit): document for document in documents[::-1]}.values()][::-1]
-        return Neighbours(documents[:k], all(part.complete for part in parts))
+        return NearestHits(documents[:k], all(part.complete for part in parts))
 
-    async def _find_own(self, body: MakeBody, features: frozenset[Feature], count: int) -> Neighbours:
+    async def _find_own(self, body: MakeBody, features: frozenset[Feature], count: int) -> NearestHits:
         """Search the vectors in the documents themselves; see :func:`until_k`."""
         target = self._target
         stored = [FEATURES[feature].name for feature in sorted(features)]
@@ -171,7 +173,7 @@ class NearestSearch:
             shown = str(hit.get("_id", hit.get("fields", {}).get(HASH, [""])[0]))
             reason = SkipReason.MARKS if key is None else SkipReason.ENCODER
             self.skipped[DocumentId(str(hit["_index"]), RoutedId(shown, hit.get("_routing")))] = reason
-        return Neighbours(documents, len(hits) < count)
+        return NearestHits(documents, len(hits) < count)
 
 
 class _SideSearch:
@@ -195,7 +197,7 @@ class _SideSearch:
         self._matching: dict[RoutedId, Hit] | None = None
         self._permitted: dict[RoutedId, tuple[Hit, DocumentKey] | None] = {}
 
-    async def find(self, body: MakeBody, count: int) -> Neighbours:
+    async def find(self, body: MakeBody, count: int) -> NearestHits:
         """Search the side index; see :func:`until_k`."""
         side = self._side
         filters: list[Any] = []
@@ -204,7 +206,7 @@ class _SideSearch:
             if self._matching is None:
                 self._matching = await self._search_source([], side.matching)
             if not self._matching:
-                return Neighbours((), complete=True)
+                return NearestHits((), complete=True)
             filters = [{"ids": {"values": sorted({identifier for identifier, _ in self._matching})}}]
             most = len(self._matching)
         count = min(count, most)
@@ -212,7 +214,7 @@ class _SideSearch:
         [answer] = await self._target.searches.send_to_sides([(side.name, search)])
         if answer.get("status") in _INDEX_DELETED if "error" in answer else not answer["_shards"]["total"]:
             raise SideIndexReplaced(f"the side index of [{side.source}] was removed or replaced while it was searched")
-        require_complete(answer)
+        require_all_shards(answer)
         hits = answer["hits"]["hits"]
         marked = [(hit, mark) for hit in hits if (mark := mark_of(hit)) is not None]
         await self._read_permitted(dict(mark for _, mark in marked))
@@ -221,9 +223,9 @@ class _SideSearch:
         documents = [
             Neighbour(*document, cosine) for document, cosine in zip(permitted, cosines, strict=True) if document
         ]
-        return Neighbours(documents, len(hits) < count or (bool(filters) and count == most))
+        return NearestHits(documents, len(hits) < count or (bool(filters) and count == most))
 
-    async def _read_permitted(self, marks: Mapping[RoutedId, Mark]) -> None:
+    async def _read_permitted(self, marks: Mapping[RoutedId, FeatureMark]) -> None:
         """Note of each new document its hit and key, None if the source does not return it to the caller."""
         new = {routed: mark for routed, mark in marks.items() if routed not in self._permitted}
         if not new:
@@ -242,7 +244,7 @@ class _SideSearch:
             else:
                 self._permitted[document.routed] = hit, key
 
-    async def _source_hits(self, marks: Mapping[RoutedId, Mark]) -> list[Hit]:
+    async def _source_hits(self, marks: Mapping[RoutedId, FeatureMark]) -> list[Hit]:
         """Return the hits of those documents that the source returns to the caller under the filters."""
         hits = self._matching
         if hits is None:
@@ -258,7 +260,7 @@ class _SideSearch:
         return {RoutedId.of(hit): hit for hit in await target.search({**body, **target.fields})}
 
 
-async def until_k(find: Callable[[int], Awaitable[Neighbours]], k: int, *, first: int) -> Neighbours:
+async def until_k(find: Callable[[int], Awaitable[NearestHits]], k: int, *, first: int) -> NearestHits:
     """Return neighbours that may be returned to the caller; request more until there are k, at most 10,000.
 
     ``find`` returns those among a number of neighbours, and whether there are no others.
@@ -268,7 +270,7 @@ async def until_k(find: Callable[[int], Awaitable[Neighbours]], k: int, *, first
         documents, no_others = await find(count)
         complete = len(documents) >= k or no_others
         if complete or count >= MAX_KNN_CANDIDATES:
-            return Neighbours(documents, complete)
+            return NearestHits(documents, complete)
         count = min(_FURTHER * count, MAX_KNN_CANDIDATES)
 
 
@@ -290,19 +292,19 @@ def cosines_of(scores: Sequence[float | None]) -> list[float]:
     return clipped
 
 
-def search_body(product: Product, vectors: Float32, k: int, filters: Sequence[Any], options: KnnOptions) -> Body:
+def search_body(product: Product, vectors: Float32, k: int, filters: Sequence[Any], options: KnnOptions) -> SearchBody:
     """Return the part of a `_search` body that finds the documents nearest to one of some vectors, ``(t, d)``."""
     queries = [_query(product, vector.tolist(), k, filters, options) for vector in vectors]
     if len(queries) > 1:
         for query in queries:
             query.get("knn", {}).pop("k", None)  # Elasticsearch has none in a query; OpenSearch's is below the field
-        search: Body = {"query": {"dis_max": {"queries": queries}}}
+        search: SearchBody = {"query": {"dis_max": {"queries": queries}}}
     else:
         [search] = queries if product == "elasticsearch" and not options.exact else [{"query": queries[0]}]
     return {**search, "size": k, "track_total_hits": False}
 
 
-def _query(product: Product, vector: list[float], k: int, filters: Sequence[Any], options: KnnOptions) -> Body:
+def _query(product: Product, vector: list[float], k: int, filters: Sequence[Any], options: KnnOptions) -> SearchBody:
     """Return the search for the documents nearest to one vector, in the product's syntax."""
     field, nested = _PATHS[options.among]
     if options.exact:
@@ -310,16 +312,16 @@ def _query(product: Product, vector: list[float], k: int, filters: Sequence[Any]
         return {"bool": {"must": [_below(nested, scored)], "filter": [*filters]}}
     candidates = min(MAX_KNN_CANDIDATES, max(k, options.num_candidates)) if options.num_candidates else None
     if product == "elasticsearch":
-        knn: Body = {"field": field, "query_vector": vector, "k": k, **options.keys}
+        knn: SearchBody = {"field": field, "query_vector": vector, "k": k, **options.keys}
         knn |= {} if candidates is None else {"num_candidates": candidates}
         return {"knn": {**knn, "filter": [*filters]} if filters else knn}
     # k applies to each shard's index, `size` to the whole result
     knn = {"vector": vector, "k": candidates or k, **options.keys, **_ANYWHERE}
-    knn |= {"filter": all_of(filters)} if filters else {}
+    knn |= {"filter": all_filters(filters)} if filters else {}
     return _below(nested, {"knn": {field: knn}})
 
 
-def _exact(product: Product, field: str, vector: list[float]) -> Body:
+def _exact(product: Product, field: str, vector: list[float]) -> SearchBody:
     if product == "elasticsearch":
         source = f"(1.0 + cosineSimilarity(params.vector, '{field}')) / 2.0"
         return {"source": source, "params": {"vector": vector}}
@@ -327,12 +329,12 @@ def _exact(product: Product, field: str, vector: list[float]) -> Body:
     return {"lang": "knn", "source": "knn_score", "params": params}
 
 
-def _below(nested: str | None, query: Body) -> Body:
+def _below(nested: str | None, query: SearchBody) -> SearchBody:
     if nested is None:
         return query
     return {"nested": {"path": nested, "score_mode": "max", "query": query, **_ANYWHERE}}
 
 
-def all_of(filters: Sequence[Any]) -> Any:
+def all_filters(filters: Sequence[Any]) -> Any:
     """Return one query that matches the documents that all filters match."""
     return filters[0] if len(filters) == 1 else {"bool": {"filter": [*filters]}}

@@ -12,7 +12,7 @@ from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE
 from es_ttc.serving.answer_forms import TERMS, require_form
-from es_ttc.serving.candidates.batches import Answer, Body, TargetSearches, require_complete
+from es_ttc.serving.candidates.batches import SearchAnswer, SearchBody, TargetSearches, require_all_shards
 from es_ttc.serving.http.caller import CallerKeys
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.request import SearchItem, SearchRequest, shared_parts
@@ -22,10 +22,10 @@ _MAX_INDICES = 256  # of a target that is remembered: a pattern may name thousan
 _REMEMBERED_SECONDS = 60.0
 _NOT_READABLE = (401, 403, 404)
 _FEW = 1000
-_COUNT: Body = {"size": 0, "track_total_hits": False}
+_COUNT: SearchBody = {"size": 0, "track_total_hits": False}
 _BY_INDEX = {"terms": {"field": "_index", "size": MAX_KNN_CANDIDATES}}
 _COUNTS = {"encoders": {"terms": {"field": ENCODER, "size": 10}}, "indices": _BY_INDEX}
-_NO_INDEX: Answer = {"indices": {"buckets": []}}  # a search of no index has no aggregations
+_NO_INDEX: SearchAnswer = {"indices": {"buckets": []}}  # a search of no index has no aggregations
 _BY_BOTH = {**_BY_INDEX, "aggs": {"encoders": {"terms": {"field": ENCODER, "size": 1}}}}
 
 
@@ -61,12 +61,12 @@ class SearchedIndices:
     counts: Mapping[str, int] = field(default_factory=dict)  # by index, documents that the caller may read
 
 
-def count_request(shared: Body) -> Body:
+def count_request(shared: SearchBody) -> SearchBody:
     """Return the search that counts documents by encoder and by index."""
     return {**shared, **_COUNT, "aggs": _COUNTS}
 
 
-async def searched_indices_of(searches: TargetSearches, filters: Sequence[Any], shared: Body) -> SearchedIndices:
+async def searched_indices_of(searches: TargetSearches, filters: Sequence[Any], shared: SearchBody) -> SearchedIndices:
     """Return the indices that are searched, or raise an EncoderMismatch for vectors of several encoders."""
     [answer] = await searches.send([count_request(shared)])
     if "aggregations" not in answer:  # there is no index: a pattern that matches none
@@ -93,7 +93,7 @@ async def searched_indices_of(searches: TargetSearches, filters: Sequence[Any], 
 
 
 async def matched_again(
-    searches: TargetSearches, indices: SearchedIndices, filters: Sequence[Any], shared: Body
+    searches: TargetSearches, indices: SearchedIndices, filters: Sequence[Any], shared: SearchBody
 ) -> SearchedIndices:
     """Return indices that an earlier search has found, with the numbers of documents that match other filters."""
     matching = await _matching(searches, indices.counts, filters, shared)
@@ -131,7 +131,7 @@ class TargetCache:
 
 
 async def _matching(
-    searches: TargetSearches, counts: Mapping[str, int], filters: Sequence[Any], shared: Body
+    searches: TargetSearches, counts: Mapping[str, int], filters: Sequence[Any], shared: SearchBody
 ) -> Mapping[str, int]:
     """Return by index the number of documents that match filters."""
     if not filters:
@@ -161,33 +161,33 @@ async def _sides(searches: TargetSearches, counts: Mapping[str, int]) -> tuple[S
     return sides, encoders
 
 
-def _most_of_each(answer: Answer) -> list[str]:
+def _most_of_each(answer: SearchAnswer) -> list[str]:
     """Return for each index the encoder of most of its documents, each encoder once."""
     buckets = _buckets(answer["aggregations"], "indices")
     firsts = [bucket["encoders"]["buckets"][0]["key"] for bucket in buckets if bucket["encoders"]["buckets"]]
     return list(dict.fromkeys(firsts))
 
 
-def _encoders(answer: Answer) -> list[str]:
+def _encoders(answer: SearchAnswer) -> list[str]:
     return [bucket["key"] for bucket in _buckets(answer["aggregations"], "encoders")]
 
 
-def _counts_by_index(aggregations: Answer) -> dict[str, int]:
+def _counts_by_index(aggregations: SearchAnswer) -> dict[str, int]:
     return {bucket["key"]: bucket["doc_count"] for bucket in _buckets(aggregations, "indices")}
 
 
-def _buckets(aggregations: Answer, name: str) -> Sequence[Answer]:
+def _buckets(aggregations: SearchAnswer, name: str) -> Sequence[SearchAnswer]:
     """Return the buckets of an aggregation by encoder or index."""
     require_form(aggregations, {name: TERMS}, "documents could not be counted")
-    buckets: Sequence[Answer] = aggregations[name]["buckets"]
+    buckets: Sequence[SearchAnswer] = aggregations[name]["buckets"]
     return buckets
 
 
-def _exists(index: str, answer: Answer) -> bool:
+def _exists(index: str, answer: SearchAnswer) -> bool:
     """Return whether a search of a side index has found one that this caller may search."""
     if "error" in answer and answer.get("status") in _NOT_READABLE:
         if answer["status"] != 404:
             log.warning("side index cannot be searched", index=index, status=answer["status"])
         return False
-    require_complete(answer)
+    require_all_shards(answer)
     return bool(answer["_shards"]["total"])

@@ -12,10 +12,10 @@ from es_ttc.errors import EngineError
 from es_ttc.index.mappings.readers import SENDABLE_LAYOUTS, LayoutReader, layout_of, reader_of
 from es_ttc.index.mappings.spec import ENCODER, HASH
 
-SEQ_NO = "_seq_no"
-MARKS = (HASH, ENCODER, SEQ_NO)
+SEQ_NO_FIELD = "_seq_no"
+IDENTIFYING_FIELDS = (HASH, ENCODER, SEQ_NO_FIELD)
 """Doc values by which a hit tells which document it is, and which features are its own."""
-Mark = tuple[str, str, int]
+HitMark = tuple[str, str, int]
 """Index, content hash, and the number of the document among the hits with that content, from 0."""
 ContentId = tuple[str, int | None, str | None]
 """Index, sequence number, and content hash; the id if the document has no hash."""
@@ -28,10 +28,10 @@ _NO_VALUE = (None,)
 _DIMS_IN_IDENTITY = re.compile(r"@[^/]*/([0-9]{1,5})x[0-9]")
 
 
-def marks_of(hits: Sequence[Mapping[str, Any]]) -> list[Mark | None]:
+def marks_of(hits: Sequence[Mapping[str, Any]]) -> list[HitMark | None]:
     """Return for each hit of one response a mark that no other one has; None for one without a content hash."""
     seen: dict[tuple[str, str], int] = {}
-    marks: list[Mark | None] = []
+    marks: list[HitMark | None] = []
     for hit in hits:
         content = content_of(hit)
         if content is None:
@@ -67,7 +67,11 @@ def content_ids(hits: Sequence[Mapping[str, Any]]) -> list[ContentId]:
     Only documents of equal content that have the same sequence number, each in a shard of its own, share one.
     """
     return [
-        (hit["_index"], (hit.get("fields") or _NO_FIELDS).get(SEQ_NO, _NO_VALUE)[0], content_of(hit) or hit.get("_id"))
+        (
+            hit["_index"],
+            (hit.get("fields") or _NO_FIELDS).get(SEQ_NO_FIELD, _NO_VALUE)[0],
+            content_of(hit) or hit.get("_id"),
+        )
         for hit in hits
     ]
 

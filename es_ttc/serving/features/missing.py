@@ -28,7 +28,7 @@ def no_features(skipped: Mapping[int, SkipReason]) -> NoFeatures:
     else:
         fix = "ingest or fill them again"
     reasons = ", ".join(
-        f"{reason} {count}" for reason, count in skip_reasons.summary(skipped.values())["reasons"].items()
+        f"{reason} {count}" for reason, count in skip_reasons.skipped_summary(skipped.values())["reasons"].items()
     )
     return NoFeatures(
         f"no document of the window has features that can be used: {len(skipped)} were skipped ({reasons}): {fix}",

@@ -22,8 +22,7 @@ from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
 from es_ttc.serving.engine import EngineClient, NotForCaller, NotThere
-from es_ttc.serving.features.keys import SEQ_NO as SEQ_NO_OF_HITS
-from es_ttc.serving.features.keys import DocumentKey, RoutedId, is_mark
+from es_ttc.serving.features.keys import SEQ_NO_FIELD, DocumentKey, RoutedId, is_mark
 from es_ttc.serving.features.locations import FeatureLocations, own_keys
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
@@ -39,7 +38,7 @@ _FAILING = "features could not be located"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class FeatureMark:
     """The stored mark of a document's features in a side index."""
 
     side: str
@@ -105,7 +104,7 @@ class FeatureLocator:
         return located
 
     async def current(
-        self, hits: Sequence[Mapping[str, Any]], marks: Mapping[RoutedId, Mark], uuid: str | None, caller: Caller
+        self, hits: Sequence[Mapping[str, Any]], marks: Mapping[RoutedId, FeatureMark], uuid: str | None, caller: Caller
     ) -> list[DocumentKey | None]:
         """Return for each hit of an attached index the key of its features, None if they are not of its present text.
 
@@ -133,7 +132,7 @@ class FeatureLocator:
         located.sides[index] = next((mark.side for mark in marks.values()), "")
         return _put_verified(hits, places, marks, uuid, located.keys)
 
-    async def _marks(self, index: str, ids: Sequence[str], caller: Caller) -> dict[RoutedId, Mark] | None:
+    async def _marks(self, index: str, ids: Sequence[str], caller: Caller) -> dict[RoutedId, FeatureMark] | None:
         """Return the marks of documents in an index's side index; None if there is no side index."""
         if ":" in index:  # side indices of other clusters are not searched
             return None
@@ -141,12 +140,12 @@ class FeatureLocator:
         answers = await asyncio.gather(*(self._marks_of(index, part, caller) for part in parts))
         if any(answer is None for answer in answers):
             return None
-        marks: dict[RoutedId, Mark] = {}
+        marks: dict[RoutedId, FeatureMark] = {}
         for answer in answers:
             marks |= answer or {}
         return marks
 
-    async def _marks_of(self, index: str, ids: Sequence[str], caller: Caller) -> dict[RoutedId, Mark] | None:
+    async def _marks_of(self, index: str, ids: Sequence[str], caller: Caller) -> dict[RoutedId, FeatureMark] | None:
         """Return the marks of some documents, in one search: so all are of one side index and one encoder."""
         body = {
             "query": {"ids": {"values": list(ids)}},
@@ -252,7 +251,7 @@ async def _or_none(index: str, request: Awaitable[dict[str, Any]]) -> dict[str, 
         return None
 
 
-def mark_of(hit: Mapping[str, Any]) -> tuple[RoutedId, Mark] | None:
+def mark_of(hit: Mapping[str, Any]) -> tuple[RoutedId, FeatureMark] | None:
     """Return the source document of a side index's hit, and the mark of its features; None without features."""
     fields = hit.get("fields", {})
     values = [fields.get(name, ()) for name in (STATE, ID, ENCODER, HASH, SOURCE, SEQ_NO)]
@@ -261,13 +260,15 @@ def mark_of(hit: Mapping[str, Any]) -> tuple[RoutedId, Mark] | None:
     (state,), (identifier,), *mark = values
     if state != READY or not is_mark(fields[HASH][0], fields[ENCODER][0]):
         return None
-    return RoutedId(str(identifier), fields.get(ROUTING, [None])[0]), Mark(hit["_index"], *(value for (value,) in mark))
+    return RoutedId(str(identifier), fields.get(ROUTING, [None])[0]), FeatureMark(
+        hit["_index"], *(value for (value,) in mark)
+    )
 
 
 def _put_verified(
     hits: Sequence[Mapping[str, Any]],
     places: Iterable[int],
-    marks: Mapping[RoutedId, Mark],
+    marks: Mapping[RoutedId, FeatureMark],
     uuid: str | None,
     keys: list[DocumentKey | None],
 ) -> dict[int, DocumentKey]:
@@ -286,7 +287,7 @@ def _put_verified(
 
 
 def _seq_no(hit: Mapping[str, Any]) -> int | None:
-    found: int | None = (hit.get("fields") or {}).get(SEQ_NO_OF_HITS, [None])[0]
+    found: int | None = (hit.get("fields") or {}).get(SEQ_NO_FIELD, [None])[0]
     return found
 
 

@@ -22,7 +22,7 @@ class SkipReason(StrEnum):
     """The vectors are not unit vectors: a component is too large."""
 
 
-def summary(faults: Iterable[SkipReason]) -> dict[str, Any]:
+def skipped_summary(faults: Iterable[SkipReason]) -> dict[str, Any]:
     """Return the part of a response's summary about skipped documents."""
     reasons: dict[str, int] = {}
     for fault in faults:

@@ -8,12 +8,12 @@ from typing import Any
 _NOTHING = object()
 State = tuple[str, ...]
 """The remaining parts of a pattern."""
-States = frozenset[State]
+PatternStates = frozenset[State]
 
 _ANY_DEPTH = "**"
 
 
-def filtered(data: Any, filter_path: str, *, keep_empty: bool) -> Any:
+def with_filter_path(data: Any, filter_path: str, *, keep_empty: bool) -> Any:
     """Return the part of a decoded JSON response that the comma-separated patterns select, as the engines do.
 
     Those with a leading ``-`` exclude, and are applied last. Empty values that they reach into stay in Elasticsearch
@@ -28,10 +28,10 @@ def filtered(data: Any, filter_path: str, *, keep_empty: bool) -> Any:
     return {} if kept is _NOTHING else kept
 
 
-class _Steps(dict[tuple[str, States], States]):
+class _Steps(dict[tuple[str, PatternStates], PatternStates]):
     """The remaining patterns below a key; each key is matched once, however often it occurs."""
 
-    def after(self, key: str, states: States) -> States:
+    def after(self, key: str, states: PatternStates) -> PatternStates:
         """Return the remaining patterns for a key; `**` matches any number of keys."""
         rests = self.get((key, states))
         if rests is None:
@@ -39,7 +39,7 @@ class _Steps(dict[tuple[str, States], States]):
         return rests
 
 
-def _include(data: Any, states: States, steps: _Steps) -> Any:
+def _include(data: Any, states: PatternStates, steps: _Steps) -> Any:
     if _complete(states):
         return data
     if isinstance(data, list):
@@ -52,7 +52,7 @@ def _include(data: Any, states: States, steps: _Steps) -> Any:
     return _NOTHING
 
 
-def _exclude(data: Any, states: States, steps: _Steps, *, keep_empty: bool) -> Any:
+def _exclude(data: Any, states: PatternStates, steps: _Steps, *, keep_empty: bool) -> Any:
     if not states:
         return data
     if _complete(states):
@@ -70,7 +70,7 @@ def _exclude(data: Any, states: States, steps: _Steps, *, keep_empty: bool) -> A
     return rest if rest or (keep_empty and not data) else _NOTHING
 
 
-def _complete(states: States) -> bool:
+def _complete(states: PatternStates) -> bool:
     return () in states or (_ANY_DEPTH,) in states
 
 

@@ -13,14 +13,14 @@ from es_ttc.errors import InvalidRequest, RequestTooLarge
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.raw_request import body_too_large
 
-MARKS = (b'"ttc"', b'"query_text"')
+SECTION_BYTES = (b'"ttc"', b'"query_text"')
 """A body without any of these bytes has no `ttc` section."""
 MAX_BYTES = 10 * 2**20
 MAX_VALUES = 500_000
 MAX_OBJECTS = 50_000
 """Keys, objects and arrays together."""
 MAX_DEPTH = 100
-MAX_ITEMS = 1000
+MAX_SEARCHES = 1000
 """Searches of an `_msearch`."""
 MAX_CLAUSES = 64
 """Clauses of each of the hooks `knn` and `query` in one search."""
@@ -43,9 +43,9 @@ def names_section(text: bytes) -> bool:
     return _OUR_KEY.search(text) is not None
 
 
-def admits(text: bytes) -> bool:
+def may_have_section(text: bytes) -> bool:
     """Return whether a body is to be parsed for a section; refuse one that names a section and exceeds a limit."""
-    if not any(mark in text for mark in MARKS):
+    if not any(mark in text for mark in SECTION_BYTES):
         return True
     try:
         check_text(text)
@@ -72,9 +72,9 @@ def check_text(text: bytes) -> None:
 def admits_items(text: bytes) -> bool:
     """Return whether the searches of an `_msearch` are to be parsed; refuse too many if one names a section."""
     count = text.count(b"\n") // 2
-    if count > MAX_ITEMS and names_section(text):
-        _require(count, MAX_ITEMS, "items", request="an [_msearch]")
-    return count <= MAX_ITEMS
+    if count > MAX_SEARCHES and names_section(text):
+        _require(count, MAX_SEARCHES, "items", request="an [_msearch]")
+    return count <= MAX_SEARCHES
 
 
 def check_query(texts: Iterable[str]) -> None:
@@ -100,7 +100,7 @@ def check_clauses(count: int, hook: str) -> None:
     _require(count, MAX_CLAUSES, f"[{hook}] clauses")
 
 
-def decoded(text: bytes) -> Any:
+def decoded_search(text: bytes) -> Any:
     """Decode a body, or one line of an `_msearch` body, that has passed :func:`check_text`."""
     data = jsonio.loads_unique(text)
     if text.count(b"{") + text.count(b"[") > MAX_DEPTH and deeper_than(data, MAX_DEPTH):

@@ -16,7 +16,7 @@ from es_ttc.common.validation import shown, unknown_field
 from es_ttc.engine.versions import Product
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
-from es_ttc.serving.candidates.nearest import all_of
+from es_ttc.serving.candidates.nearest import all_filters
 from es_ttc.serving.http.limits import check_query
 from es_ttc.serving.request.body import TEXT, FoundClause, Place, body_integer, body_number, put_at
 from es_ttc.serving.request.section import KEY, Section, parse_section, require_clause
@@ -116,7 +116,7 @@ class KnnClause:
             body = {key: self.given[key] for key in (*_NATIVE[product], *_OF_EACH_SEARCH[product]) if key in self.given}
             body["k"] = self.k(size)
             if self.filters:
-                body["filter"] = all_of(self.filters)
+                body["filter"] = all_filters(self.filters)
         body[_VECTOR_KEY[product]] = vector.tolist()
         return {"knn": {"field": self.field, **body} if product == "elasticsearch" else {self.field: body}}
 

@@ -325,5 +325,5 @@ def _replacement(
     query = with_scores(ids, boosted, filters, by_content=not search.named, name=clause.given.get("_name"))
     parts = {"retrieved": len(ids), **found.summary, **({"stale": len(search.stale)} if search.stale else {})}
     if search.skipped:
-        parts["skipped"] = skip_reasons.summary(search.skipped.values())
+        parts["skipped"] = skip_reasons.skipped_summary(search.skipped.values())
     return query, parts, details

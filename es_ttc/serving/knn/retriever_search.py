@@ -12,7 +12,7 @@ import numpy as np
 
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.retrievers.base import Documents, KnownDocuments, NearestDocuments, Vectors
-from es_ttc.serving.candidates.batches import Answer, Body
+from es_ttc.serving.candidates.batches import SearchAnswer, SearchBody
 from es_ttc.serving.candidates.nearest import KnnOptions, KnnTarget, NearestSearch, SideIndexReplaced
 from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.features.columns import columns
@@ -116,7 +116,7 @@ class RetrieverSearch:
         """Run a function off the event loop."""
         return await self._gateway.scoring.run(function, *args, **kwargs)
 
-    async def _send_distinct(self, bodies: Sequence[Body]) -> Sequence[Answer]:
+    async def _send_distinct(self, bodies: Sequence[SearchBody]) -> Sequence[SearchAnswer]:
         """Send searches whose hits must be identified by their contents."""
         answers = await self._target.searches.send(bodies)
         for answer in answers:

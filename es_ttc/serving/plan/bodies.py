@@ -12,7 +12,7 @@ from typing import Any
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import ENCODER, HASH
-from es_ttc.serving.features.keys import MARKS, SEQ_NO
+from es_ttc.serving.features.keys import IDENTIFYING_FIELDS, SEQ_NO_FIELD
 from es_ttc.serving.plan.highlights import Highlight
 from es_ttc.serving.request.body import url_integer
 from es_ttc.serving.request.query import PARAMS_OF_QUERY, query_of_url
@@ -124,7 +124,7 @@ def doc_values_to_ask(body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the doc values that identify a document's features and that the caller did not request."""
     missing = not_asked(body, (HASH, ENCODER))
     # no pattern matches it; `seq_no_primary_term` would also affect `top_hits`
-    return missing if SEQ_NO in map(_field_name, _fields_of_hits(body)) else (*missing, SEQ_NO)
+    return missing if SEQ_NO_FIELD in map(_field_name, _fields_of_hits(body)) else (*missing, SEQ_NO_FIELD)
 
 
 def texts_to_ask(body: Mapping[str, Any], highlights: Sequence[Highlight]) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ def bare_body(body: Mapping[str, Any], fields: Iterable[str], *, with_ids: bool)
     """Return a request for ranks, scores, doc values and perhaps ids, with the parts that concern the whole search."""
     rest = {key: value for key, value in body.items() if key not in OF_HITS}
     stored: dict[str, Any] = {"_source": False} if with_ids else {"stored_fields": NO_STORED_FIELDS}
-    return rest | {**stored, "docvalue_fields": [*MARKS, *fields]}
+    return rest | {**stored, "docvalue_fields": [*IDENTIFYING_FIELDS, *fields]}
 
 
 def params_of_matching(params: Sequence[tuple[str, str]]) -> list[str]:

@@ -24,7 +24,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.serving.request.query import FUNCTIONS, RULES, has_no_functions, listed, without_inner_hits, words_of
+from es_ttc.serving.request.query import (
+    FUNCTIONS,
+    RULES,
+    as_clauses,
+    has_no_functions,
+    normalised_spaces,
+    without_inner_hits,
+)
 from es_ttc.vectors.tokens import Float32
 
 _WORDS = "ttc-words-"
@@ -112,7 +119,7 @@ def query_parts(query: Any, texts: Sequence[str], boosts: Any) -> QueryParts | N
         texts: The texts by which the section ranks.
         boosts: `indices_boost` of the body.
     """
-    divided = _Division({words_of(text).casefold() for text in texts})
+    divided = _Division({normalised_spaces(text).casefold() for text in texts})
     names: list[str] = []
 
     def named(clause: Any) -> dict[str, Any]:
@@ -170,7 +177,7 @@ class _Division:
             return query
         [(name, clause)] = query.items()
         parts = {
-            key: [self.replaced(one, by) for one in listed(clause[key])]
+            key: [self.replaced(one, by) for one in as_clauses(clause[key])]
             if key in ("must", "should")
             else self.replaced(clause[key], by)
             for key in _scored_parts(name, clause)
@@ -182,7 +189,7 @@ class _Division:
         if kind is not _Kind.MIXED:
             return kind is _Kind.WORDS
         [(name, clause)] = query.items()
-        return any(self._holds_words(one) for key in _scored_parts(name, clause) for one in listed(clause[key]))
+        return any(self._holds_words(one) for key in _scored_parts(name, clause) for one in as_clauses(clause[key]))
 
     def _kind(self, query: Any) -> _Kind:
         if not isinstance(query, Mapping) or len(query) != 1:
@@ -197,8 +204,8 @@ class _Division:
         if name in ("nested", "has_child", "has_parent"):
             return _Kind.OTHER if self._kind(clause.get("query")) in (_Kind.ALL, _Kind.OTHER) else _Kind.WORDS
         if name == "dis_max":
-            return self._kind_of_best(listed(clause.get("queries")))
-        inner = [self._kind(one) for key in _scored_parts(name, clause) for one in listed(clause[key])]
+            return self._kind_of_best(as_clauses(clause.get("queries")))
+        inner = [self._kind(one) for key in _scored_parts(name, clause) for one in as_clauses(clause[key])]
         if name == "bool":
             return _together(inner)
         if name in _COMPOUND:
@@ -218,7 +225,7 @@ class _Division:
             return any(map(self._has_text, clause.values()))
         if isinstance(clause, list):
             return len(clause) <= _MAX_TERMS and any(map(self._has_text, clause))
-        return isinstance(clause, str) and words_of(clause).casefold() in self._texts
+        return isinstance(clause, str) and normalised_spaces(clause).casefold() in self._texts
 
 
 _ORGANIC = RULES | {"pinned"}

@@ -98,7 +98,7 @@ def fielded_texts(query: Any) -> Iterator[tuple[list[str], str]]:
         if not isinstance(inner, Mapping):
             continue
         if kind in ("query_string", "simple_query_string"):
-            yield from _in_fields(fields_of(inner) or [], words_of(inner.get("query"), kind))
+            yield from _in_fields(fields_of(inner) or [], query_string_words(inner.get("query"), kind))
         elif kind in _TEXT_IN_QUERY:
             yield from _in_fields(fields_of(inner) or [], inner.get("query"))
         elif kind == "more_like_this":
@@ -126,7 +126,7 @@ def texts_of_retriever(retriever: Any, not_text: Set[str] = frozenset()) -> Iter
             yield from texts_of_retriever(part.get("retriever", part) if isinstance(part, Mapping) else None, not_text)
 
 
-def words_of(text: Any, kind: str = "query_string") -> Any:
+def query_string_words(text: Any, kind: str = "query_string") -> Any:
     """Return the words of a query string without its syntax: no operators and field names, no negated words."""
     if not isinstance(text, str):
         return text

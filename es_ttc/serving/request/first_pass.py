@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.errors import EngineError
-from es_ttc.serving.engine import JSON, EngineClient, EngineRefusal, Refusal
+from es_ttc.serving.engine import JSON_MEDIA, EngineClient, EngineRefusal, Refusal
 from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders, asks_vendor_type
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 
@@ -33,7 +33,7 @@ async def first_pass(engine: EngineClient, request: SearchRequest) -> FirstPass:
             positions.setdefault(item.path, []).append(position)
     parts = [_part(engine, request, path, some) for path, some in positions.items()]
     product = [PRODUCT_HEADER] if asks_vendor_type(request.incoming.headers) else []
-    first = FirstPass([(b"content-type", JSON), *product], {})
+    first = FirstPass([(b"content-type", JSON_MEDIA), *product], {})
     for part in await asyncio.gather(*parts):
         responses = {**first.responses, **part.responses}
         first = FirstPass(part.headers, responses, max(first.took, part.took), first.size + part.size)

@@ -54,11 +54,11 @@ def has_objects(values: Sequence[Any]) -> bool:
     return bool(values) and isinstance(values[0], Mapping | list)
 
 
-def words_of(text: str) -> str:
+def normalised_spaces(text: str) -> str:
     """Return a text with single spaces."""
     return " ".join(text.split())
 
 
-def listed(value: Any) -> list[Any]:
+def as_clauses(value: Any) -> list[Any]:
     """Return the clauses of a key that takes one or several."""
     return [*value] if isinstance(value, list) else [] if value is None else [value]

@@ -12,7 +12,7 @@ from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, CallerKeys
-from es_ttc.serving.http.limits import MARKS, admits, admits_items, decoded, decompressed
+from es_ttc.serving.http.limits import SECTION_BYTES, admits_items, decoded_search, decompressed, may_have_section
 from es_ttc.serving.http.raw_request import MAX_BODY, RawRequest
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import FoundClause
@@ -63,7 +63,7 @@ class SearchParams:
     @classmethod
     def parse(cls, query_string: bytes) -> "SearchParams":
         """Decode a query string."""
-        pairs = parse_params(query_string.decode("latin-1"))
+        pairs = url_params(query_string.decode("latin-1"))
         return cls(dict(pairs), [pair for pair in pairs if pair[0] not in _ANSWERED_HERE])
 
     @property
@@ -195,7 +195,7 @@ class RequestReader:
         if text is not None and not text.strip():
             text = params.url.get("source", "").encode(errors="surrogateescape")
         text = text and text.removeprefix(BOM_UTF8)  # the engines ignore a byte order mark
-        if text is None or not await self._offload.run(len(text), admits, text):
+        if text is None or not await self._offload.run(len(text), may_have_section, text):
             return None
         if not is_template and not may_be_ours(text):
             return None
@@ -235,7 +235,7 @@ class RequestReader:
         if not may_be_ours(item.line):
             return
         try:
-            body = decoded(item.line)
+            body = decoded_search(item.line)
         except InvalidRequest as error:
             item.error = error
         except JSONDecodeError as error:
@@ -257,7 +257,7 @@ def _cut_off(error: JSONDecodeError) -> InvalidRequest | None:
 
 def may_be_ours(text: bytes) -> bool:
     """Return whether a body contains the bytes of a section's name."""
-    return any(mark in text for mark in MARKS)
+    return any(mark in text for mark in SECTION_BYTES)
 
 
 def lines_of(text: bytes) -> list[tuple[bytes, bytes]] | None:
@@ -271,7 +271,7 @@ def lines_of(text: bytes) -> list[tuple[bytes, bytes]] | None:
     return list(zip(lines[::2], lines[1::2], strict=True))
 
 
-def parse_params(query_string: str) -> list[tuple[str, str]]:
+def url_params(query_string: str) -> list[tuple[str, str]]:
     """Decode URL parameters, also those without a value."""
     return parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape")
 

@@ -11,7 +11,7 @@ from starlette.types import Send
 from es_ttc.errors import EngineError, EsTtcError
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
-from es_ttc.serving.http.filter_path import filtered
+from es_ttc.serving.http.filter_path import with_filter_path
 from es_ttc.serving.http.raw_request import RawRequest, end_answer, start_answer
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.section import KEY
@@ -32,9 +32,9 @@ class Outcome:
     applied: bool = True
 
 
-def rendered(response: dict[str, Any], filter_path: str, *, pretty: bool, keep_empty: bool) -> bytes:
+def response_json(response: dict[str, Any], filter_path: str, *, pretty: bool, keep_empty: bool) -> bytes:
     """Return a response as JSON."""
-    body = filtered(response, filter_path, keep_empty=keep_empty) if filter_path else response
+    body = with_filter_path(response, filter_path, keep_empty=keep_empty) if filter_path else response
     return jsonio.dumps(body, pretty=pretty)
 
 

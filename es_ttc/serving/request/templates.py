@@ -6,7 +6,7 @@ from typing import Any
 from es_ttc.errors import InvalidRequest
 from es_ttc.serving.engine import EngineClient, json_of
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.limits import check_text, decoded
+from es_ttc.serving.http.limits import check_text, decoded_search
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import boolean
 from es_ttc.serving.request.request import SearchItem, SearchRequest
@@ -55,7 +55,7 @@ def _decoded(line: bytes) -> dict[str, Any] | None:
     """Decode a template's request; None if it is no object or exceeds a limit."""
     try:
         check_text(line)
-        data = decoded(line)
+        data = decoded_search(line)
     except (InvalidRequest, ValueError):
         return None
     return data if isinstance(data, dict) else None

@@ -22,13 +22,13 @@ from itertools import compress
 from typing import Any
 
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
-from es_ttc.serving.candidates.batches import Body, TargetSearches, require_complete, searches_of
+from es_ttc.serving.candidates.batches import SearchBody, TargetSearches, require_all_shards, searches_of
 from es_ttc.serving.candidates.filters import UnknownFilter, filters_of_search, text_fields
 from es_ttc.serving.candidates.nearest import KnnTarget, NearestSearch, Neighbour, SideIndexReplaced
 from es_ttc.serving.candidates.targets import SearchedIndices, TargetCache, matched_again, searched_indices_of
 from es_ttc.serving.engine import EngineRefusal
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
-from es_ttc.serving.features.keys import MARKS, content_ids
+from es_ttc.serving.features.keys import IDENTIFYING_FIELDS, content_ids
 from es_ttc.serving.features.locations import FeatureLocations
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -234,15 +234,15 @@ class CandidateSearch:
         return searches_of(self.gateway, self.caller, *self.request.msearch_target(), header)
 
     @property
-    def _fields(self) -> Body:
+    def _fields(self) -> SearchBody:
         """The parts of a search by which its hits identify documents and features, and tell the query's scores."""
-        fields = [*MARKS, *self.plan.numbers, *self.plan.group_fields]
+        fields = [*IDENTIFYING_FIELDS, *self.plan.numbers, *self.plan.group_fields]
         parts = self.plan.parts or QueryParts(None)
         query = without_inner_hits(parts.query or self.plan.body.get("query")) or {"match_all": {}}
         named = parts.named(further=[{"bool": {"must": [query], "_name": _QUERY}}])
         return {"_source": False, "docvalue_fields": fields, "post_filter": named}
 
-    async def _send(self, bodies: Sequence[Body]) -> list[dict[str, Any]]:
+    async def _send(self, bodies: Sequence[SearchBody]) -> list[dict[str, Any]]:
         """Send bodies as the caller's search, and return the engine's responses.
 
         Parameters that affect only the contents of hits, or how words are scored, are left out: engines refuse some.
@@ -253,7 +253,7 @@ class CandidateSearch:
         responses = []
         for body in bodies:
             response, _ = await self.gateway.engine.search_for(self.request.incoming, path, params, body)
-            require_complete(response)
+            require_all_shards(response)
             responses.append(response)
         return responses
 

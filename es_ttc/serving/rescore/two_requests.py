@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from es_ttc.index.mappings.spec import HASH
-from es_ttc.serving.features.keys import SEQ_NO, ContentId, content_ids, content_of
+from es_ttc.serving.features.keys import SEQ_NO_FIELD, ContentId, content_ids, content_of
 from es_ttc.serving.plan.bodies import OF_HITS, OF_THE_SEARCH, has_top_hits, unsafe_params
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.query import has_objects, without_inner_hits
@@ -67,9 +67,11 @@ def has_inner_hits(part: Any) -> bool:
 def these(hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return a query for the documents of hits: by content and sequence number, or by id if they have no content."""
     contents = sorted({content for hit in hits if (content := content_of(hit)) is not None})
-    numbers = sorted({hit["fields"][SEQ_NO][0] for hit in hits if content_of(hit) and SEQ_NO in hit["fields"]})
+    numbers = sorted(
+        {hit["fields"][SEQ_NO_FIELD][0] for hit in hits if content_of(hit) and SEQ_NO_FIELD in hit["fields"]}
+    )
     ids = sorted({str(hit["_id"]) for hit in hits if content_of(hit) is None})
-    numbered = [{"terms": {SEQ_NO: numbers}}] if numbers else []  # an index may keep none
+    numbered = [{"terms": {SEQ_NO_FIELD: numbers}}] if numbers else []  # an index may keep none
     by_content = {"bool": {"filter": [{"terms": {HASH: contents}}, *numbered]}}
     by_id = {"ids": {"values": ids}}
     if contents and ids:
@@ -98,7 +100,7 @@ def by_further_keys(plan: SearchPlan, hits: Sequence[Mapping[str, Any]], filters
     The score stays the first key: engines search shards in another order if a field is.
     """
     body = {key: value for key, value in plan.body.items() if key not in OF_HITS}
-    asked = {"_source": False, "docvalue_fields": [HASH, SEQ_NO]}
+    asked = {"_source": False, "docvalue_fields": [HASH, SEQ_NO_FIELD]}
     request = full_hits(body | asked, hits, filters, max(len(hits), plan.page.fetch))
     return request | {"query": {"bool": {"filter": [request["query"]]}}}
 

@@ -228,7 +228,7 @@ class WindowRescoring:
         if scores.stale:
             parts["stale"] = len(scores.stale)
         if scores.skipped:
-            parts["skipped"] = skip_reasons.summary(scores.skipped.values())
+            parts["skipped"] = skip_reasons.skipped_summary(scores.skipped.values())
         if scores.encoder is not None:
             parts |= {"encoder": scores.encoder, "features_from_memory": scores.from_memory}
         if ordered.relevance:

@@ -77,7 +77,7 @@ class _TextReranker:
     def __init__(
         self,
         documents: WalkDocuments,
-        fields: "TextFields",
+        fields: "RerankedFields",
         caller: Caller,
         query: str,
         timings: Timings,
@@ -133,7 +133,7 @@ class ListwiseTextReranker(_TextReranker):
         return [documents[place] for place in await self._asked(documents, self._calls.order)]
 
 
-class TextFields:
+class RerankedFields:
     """The text fields of an index, from its mapping or that of its side index; cached for a short time."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -156,7 +156,9 @@ class TextFields:
         )
 
 
-def rescorer_of(name: str, params: Mapping[str, Any], rerankers: Rerankers, *, max_tokens: int | None) -> Method | None:
+def reranking_method(
+    name: str, params: Mapping[str, Any], rerankers: Rerankers, *, max_tokens: int | None
+) -> Method | None:
     """Return the rescorer that a request names as its reranker; None for a reranker of the settings."""
     if name in rerankers.names:
         if params:

@@ -32,9 +32,9 @@ from es_ttc.serving.strategies.page import TARGET_PARAMS, RankedHits, add_hits_o
 from es_ttc.serving.strategies.rerankers import (
     ListwiseTextReranker,
     PointwiseTextReranker,
+    RerankedFields,
     RescorerReranker,
-    TextFields,
-    rescorer_of,
+    reranking_method,
 )
 from es_ttc.serving.strategies.walk import CallerNeighbours, WalkDocuments
 from es_ttc.serving.summary import Summary
@@ -52,7 +52,7 @@ class StrategyReranking:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.fields = TextFields(gateway)
+        self.fields = RerankedFields(gateway)
         self.with_graph: ExpiringCache[str, None] = ExpiringCache(_MAX_KNOWN, _KNOWN_SECONDS)
 
     def begin(self, plan: SearchPlan, caller: Caller, started: float, *, encode: bool) -> "StrategyRescoring":
@@ -64,7 +64,7 @@ class StrategyReranking:
             )
         requested = entry_points.parse_params(strategy.Params, plan.section.params, strategy.name)
         params = with_defaults(requested, rerankers.default)
-        method = rescorer_of(params.reranker, params.reranker_params, rerankers, max_tokens=params.max_tokens)
+        method = reranking_method(params.reranker, params.reranker_params, rerankers, max_tokens=params.max_tokens)
         if method is None:
             try:
                 calls = rerankers.named(params.reranker)
@@ -297,7 +297,7 @@ class _Walk:
         if isinstance(reranker, RescorerReranker) and reranker.encoder is not None:
             parts["encoder"] = reranker.encoder
         if self.skipped:
-            parts["skipped"] = skip_reasons.summary(self.skipped.values())
+            parts["skipped"] = skip_reasons.skipped_summary(self.skipped.values())
         reason = None
         if self.failures:
             parts["partial"], reason = applied, str(self.failures[0])

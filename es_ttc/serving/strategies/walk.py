@@ -26,7 +26,7 @@ from es_ttc.reranking.rerankers import Passage
 from es_ttc.reranking.strategies import StepLimit
 from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.engine import EngineClient, NotForCaller, NotThere
-from es_ttc.serving.features.keys import MARKS
+from es_ttc.serving.features.keys import IDENTIFYING_FIELDS
 
 T = TypeVar("T")
 
@@ -39,9 +39,9 @@ _OTHERS_DATA = (LookupError, TypeError, ValueError)
 _AT_ONCE = 1000
 """Number of documents per search."""
 
-Node = tuple[str, str]
+WalkNode = tuple[str, str]
 """Concrete index and id."""
-Body = dict[str, Any]
+WalkBody = dict[str, Any]
 
 
 class WalkDocuments:
@@ -65,16 +65,16 @@ class WalkDocuments:
         self._params = params
         self._shared = shared
         self._conditions = conditions
-        self._marks = [*MARKS, *marks]
+        self._marks = [*IDENTIFYING_FIELDS, *marks]
         self._numbers = {_node_of(hit): number for number, hit in enumerate(self.hits)}
-        self._hidden: set[Node] = set()
+        self._hidden: set[WalkNode] = set()
         self._passages: dict[int, Passage] = {}
 
-    def identity(self, document: int) -> Node:
+    def identity(self, document: int) -> WalkNode:
         """Return a document's index and id."""
         return _node_of(self.hits[document])
 
-    async def seen(self, identities: Sequence[Node]) -> dict[Node, int]:
+    async def seen(self, identities: Sequence[WalkNode]) -> dict[WalkNode, int]:
         """Return the numbers of those documents that exist and that the caller may read; new ones get a number."""
         unknown: dict[str, list[str]] = {}
         for index, identifier in dict.fromkeys(identities):
@@ -107,13 +107,13 @@ class WalkDocuments:
                     self._passages[number] = passage_of(hit.get("_source") or {}, names)
         return [self._passages.get(document, passage_of({}, ())) for document in documents]
 
-    async def search(self, index: str, body: Body, params: bytes) -> list[dict[str, Any]]:
+    async def search(self, index: str, body: WalkBody, params: bytes) -> list[dict[str, Any]]:
         """Run one search on the caller's target and return its hits."""
         answer = await self._engine.search([index], body, params, failing="documents could not be read")
         hits: list[dict[str, Any]] = answer["hits"]["hits"]
         return hits
 
-    def matching(self, index: str, ids: Sequence[str], query: Any = None) -> Body:
+    def matching(self, index: str, ids: Sequence[str], query: Any = None) -> WalkBody:
         """Return the search for some documents under the conditions of the search."""
         must: list[Any] = [{"ids": {"values": [*ids]}}, {"term": {"_index": index}}, *self._conditions]
         scored = {"should": [query]} if query else {}
@@ -147,7 +147,7 @@ class CallerNeighbours:
         self._fan_out = fan_out
         self._steps = StepLimit(depth)
         self._read: dict[int, asyncio.Task[list[int]]] = {}
-        self._ahead: dict[int, asyncio.Task[dict[Node, list[str]]]] = {}
+        self._ahead: dict[int, asyncio.Task[dict[WalkNode, list[str]]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -214,7 +214,7 @@ class CallerNeighbours:
 
     async def _visible(self, documents: Sequence[int]) -> list[list[int]]:
         self.begin(documents)
-        edges: dict[Node, list[str]] = {}
+        edges: dict[WalkNode, list[str]] = {}
         for reading in dict.fromkeys(self._ahead[document] for document in documents):
             edges |= await asyncio.shield(reading)
         identities = [self._documents.identity(document) for document in documents]
@@ -226,7 +226,7 @@ class CallerNeighbours:
         self.begin(sorted(numbers.values()))
         return [[numbers[one] for one in row if one in numbers] for row in unread]
 
-    async def _edges_of(self, documents: Sequence[int]) -> dict[Node, list[str]]:
+    async def _edges_of(self, documents: Sequence[int]) -> dict[WalkNode, list[str]]:
         by_index: dict[str, list[str]] = {}
         for document in documents:
             index, identifier = self._documents.identity(document)
@@ -234,7 +234,7 @@ class CallerNeighbours:
         parts = await asyncio.gather(*(self._edges(index, ids) for index, ids in by_index.items()))
         return {identity: ids for part in parts for identity, ids in part.items()}
 
-    async def _edges(self, index: str, ids: Sequence[str]) -> dict[Node, list[str]]:
+    async def _edges(self, index: str, ids: Sequence[str]) -> dict[WalkNode, list[str]]:
         """Return neighbours' ids by document, as stored in the graph."""
         if index in self.without or ":" in index:  # graphs of another cluster are not searched
             self.without.setdefault(index, _missing_graph(index))
@@ -265,7 +265,7 @@ class CallerNeighbours:
         return bool(answer["_shards"]["total"])
 
 
-def _node_of(hit: Mapping[str, Any]) -> Node:
+def _node_of(hit: Mapping[str, Any]) -> WalkNode:
     return str(hit["_index"]), str(hit.get("_id", ""))
 
 

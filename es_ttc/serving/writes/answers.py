@@ -22,9 +22,9 @@ from es_ttc.serving.http.limits import decompressed, inflated
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.signing import changeable
 from es_ttc.serving.http.upstream import Data
-from es_ttc.serving.request.response import Outcome, rendered
+from es_ttc.serving.request.response import Outcome, response_json
 from es_ttc.serving.writes.bulk import MAX_DOCUMENT_BYTES, BulkBody, IndexNames
-from es_ttc.serving.writes.encoding import EncodingBatches, EncodingBudget, NotEncodedReason
+from es_ttc.serving.writes.encoding import EncodingBatches, NotEncodedReason, WriteBudget
 from es_ttc.serving.writes.post_write import BufferedResponse, PostWriteEncoder
 from es_ttc.serving.writes.targets import InlineIndex, Locations, WriteTarget, WriteTargets
 
@@ -170,7 +170,7 @@ class WriteEncoding:
         incoming: RawRequest,
         send: Send,
         locate: Locate,
-        budget: EncodingBudget,
+        budget: WriteBudget,
         *,
         body: Data = None,
         rewritten: Data = None,
@@ -198,7 +198,7 @@ class WriteEncoding:
             self._gateway.metrics.written(budget.encoded, budget.pending)
         if filter_path and isinstance(answer, dict):
             pretty, keep_empty = jsonio.is_pretty(dict(_parameters(incoming))), self._gateway.upstream.is_elasticsearch
-            filtered = partial(rendered, answer, filter_path, pretty=pretty, keep_empty=keep_empty)
+            filtered = partial(response_json, answer, filter_path, pretty=pretty, keep_empty=keep_empty)
             await offload.run(buffered.size, buffered.replace, filtered)
         await buffered.release(_mark(budget, status))
         if rewritten is None and not locations:
@@ -293,11 +293,11 @@ class WriteEncoding:
             incoming.count(len(plain))
         return plain
 
-    async def _budget(self, incoming: RawRequest, size: int) -> EncodingBudget:
+    async def _budget(self, incoming: RawRequest, size: int) -> WriteBudget:
         added = min(MAX_ADDED_BYTES, await self._limit.bytes() - size)
-        return EncodingBudget(self._batches, pipeline_of(incoming), self._seconds, added)
+        return WriteBudget(self._batches, pipeline_of(incoming), self._seconds, added)
 
-    async def _sent(self, incoming: RawRequest, budget: EncodingBudget, body: bytes | None, send: Send) -> Outcome:
+    async def _sent(self, incoming: RawRequest, budget: WriteBudget, body: bytes | None, send: Send) -> Outcome:
         """Send a request with another body, or as it came, and return its outcome."""
         budget.complete = True
         mark = partial(_mark, budget)
@@ -308,7 +308,7 @@ class WriteEncoding:
         return Outcome(_KIND, status, budget.all_encoded)
 
 
-def _mark(budget: EncodingBudget, status: int) -> RawHeaders:
+def _mark(budget: WriteBudget, status: int) -> RawHeaders:
     """Return the header that says whether all documents have their features; what was refused is not in the index."""
     if not (budget.encoded or budget.pending) or status >= 400:
         return []

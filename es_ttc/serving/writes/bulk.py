@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from es_ttc.serving.pool import Offload
-from es_ttc.serving.writes.encoding import EncodingBudget, NotEncodedReason, Submitted
+from es_ttc.serving.writes.encoding import NotEncodedReason, Submitted, WriteBudget
 from es_ttc.serving.writes.targets import WriteTarget
 
 MAX_ACTION_BYTES = 64 * 1024
@@ -185,7 +185,7 @@ class BulkBody:
     """Rewrites one body. Documents stay in their order, and all other bytes are unchanged."""
 
     def __init__(
-        self, path_index: str | None, target_of: TargetOf, budget: EncodingBudget, offload: Offload | None
+        self, path_index: str | None, target_of: TargetOf, budget: WriteBudget, offload: Offload | None
     ) -> None:
         self._path_index = path_index
         self._target_of = target_of

@@ -208,7 +208,7 @@ def _next_batch(waiting: deque[Submitted]) -> list[Submitted]:
     return batch
 
 
-class EncodingBudget:
+class WriteBudget:
     """What one request may spend on the encoding of its documents, in seconds and in bytes added to its body.
 
     Attributes:

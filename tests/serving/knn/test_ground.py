@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from es_ttc.errors import EngineError
-from es_ttc.serving.candidates.nearest import Neighbour, Neighbours, cosines_of, until_k
+from es_ttc.serving.candidates.nearest import NearestHits, Neighbour, cosines_of, until_k
 from es_ttc.serving.features.keys import DocumentKey
 
 
@@ -24,10 +24,10 @@ def test_more_are_requested_until_k_may_be_returned(
     """The nearest ones are hidden."""
     looked = []
 
-    async def find(count: int) -> Neighbours:
+    async def find(count: int) -> NearestHits:
         looked.append(count)
         given = range(hidden, min(count, corpus))
-        return Neighbours(
+        return NearestHits(
             [Neighbour({"_id": number}, DocumentKey("i", "e", "h"), 1.0) for number in given], count > corpus
         )
 
