@@ -66,7 +66,7 @@ class WindowScorer:
         self._pool = pool
         self._numbers = numbers
         self._meta = meta
-        self._index_encoders = IndexEncoderLookup(engine, attached.side_caller, encoders.loaded_keys)
+        self._index_encoders = IndexEncoderLookup(engine, encoders.loaded_keys)
 
     def begin_encoding(
         self, method: Method, texts: tuple[str, ...], caller: Caller
@@ -389,9 +389,9 @@ class WindowScorer:
         indices = sorted({str(hit["_index"]) for hit in hits})
         own = [index for index in indices if index not in located.sides]
         sides = sorted(filter(None, located.sides.values()))
-        mapped = await mapped_fields(self._engine, caller, own, fields) if own else set()
+        mapped = await mapped_fields(self._engine.as_caller(caller), own, fields) if own else set()
         if sides:
-            mapped |= await mapped_fields(self._engine, self._attached.side_caller(caller), sides, fields)
+            mapped |= await mapped_fields(self._engine.as_side_reader(caller), sides, fields)
         unmapped = sorted(fields - mapped)
         if not unmapped or (located.sides and not sides):
             raise no_features({})
