@@ -110,8 +110,8 @@ class EngineClient:
         return self.as_caller(self.upstream.gateway_caller())
 
     def as_side_reader(self, caller: Caller) -> Self:
-        """Return a client that reads side indices: as a caller, or as the gateway if [side_credentials] says so."""
-        if self.upstream.settings.side_credentials == "gateway":
+        """Return a client that reads side indices: as a caller, or as the gateway if [side_index_auth] says so."""
+        if self.upstream.settings.side_index_auth == "gateway":
             return self.as_gateway()
         return self.as_caller(Caller(caller.headers))
 

@@ -75,7 +75,7 @@ class RewriteService:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._prompts = Prompts(gateway.settings.sketch_prompts)
+        self._prompts = Prompts(gateway.settings.rewriter_prompts)
         self._keys = CallerKeys()
         self._fields: ExpiringCache[str, Fields] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
         self._expansions: ExpiringCache[str, Expansion] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
@@ -120,7 +120,7 @@ class RewriteService:
             summary, expansion = Summary.fell_back(rewriter.name, outcome, took), None
         else:
             expansion, cached = outcome
-            parts: dict[str, Any] = {"terms": len(expansion.terms), "dropped": len(expansion.dropped), "kept": cached}
+            parts: dict[str, Any] = {"terms": len(expansion.terms), "dropped": len(expansion.dropped), "cached": cached}
             parts |= {**expansion.summary, **(_detail(expansion) if section.detail else {})}
             summary = Summary(rewriter.name, took, parts)
         query = rewriter.query(clause.text, corpus.fields, expansion, params, named=bool(section.detail))

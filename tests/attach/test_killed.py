@@ -20,7 +20,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach.feature_locations import Indices, contents_of
 from es_ttc.index.mappings.indices import sides_of
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.lab.judging.store import INDEX as JUDGEMENTS
+from es_ttc.lab.judging.store import JUDGEMENTS_INDEX as JUDGEMENTS
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, wait_for
 from tests.conftest import Outcome
@@ -72,7 +72,7 @@ async def until_it_is_through(engine: str, folder: Path, *arguments: str) -> lis
             assert len(steps) < 30, steps
 
 
-async def test_beside_another_attach_that_serves(
+async def test_attach_beside_another_attach_that_serves(
     engine: Engine, engine_url: str, shop: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path
 ) -> None:
     await attach(engine, shop, spec, encoder)

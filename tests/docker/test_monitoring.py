@@ -62,7 +62,7 @@ async def _looked(metrics: Metrics) -> None:
             (
                 metrics.registry.get_sample_value("es_ttc_jobs_pending_documents", {"kind": "encode"}),
                 metrics.registry.get_sample_value("es_ttc_jobs_backlog_seconds", {"kind": "encode"}),
-                metrics.registry.get_sample_value("es_ttc_jobs_seen"),
+                metrics.registry.get_sample_value("es_ttc_jobs_readable"),
             )
         )
     assert found == [(7, 0, 1), (9, 60, 1), (0, 0, 1), (3, 0, 1), (3, 0, 0)]

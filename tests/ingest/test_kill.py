@@ -10,7 +10,7 @@ import pytest
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.mappings.contents import contents
-from es_ttc.index.mappings.index import resolve_index
+from es_ttc.index.mappings.indices import Index
 from tests.support import forked
 
 DOCUMENTS = 300
@@ -19,7 +19,9 @@ KILLS = 3
 
 
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
-async def test_nothing_is_lost_or_doubled(engine: Engine, index_name: str, tmp_path: Path) -> None:
+async def test_killed_ingest_resumed_loses_and_doubles_no_document(
+    engine: Engine, index_name: str, tmp_path: Path
+) -> None:
     rng = random.Random(11)
     words = ["river", "stone", "cloud", "market", "engine", "letter", "garden", "winter", "copper", "music"]
     documents = [{"_id": str(n), "text": " ".join(rng.choices(words, k=25)), "n": n} for n in range(DOCUMENTS)]
@@ -33,7 +35,7 @@ async def test_nothing_is_lost_or_doubled(engine: Engine, index_name: str, tmp_p
     found = {hit["_id"]: hit["_source"] async for hit in engine.scan(index_name, {"match_all": {}}, source=True)}
     expected = {each["_id"]: {"text": each["text"], "n": each["n"]} for each in documents if each["n"] not in MALFORMED}
     assert found == expected
-    _, spec = await resolve_index(engine, index_name)
+    spec = (await Index.own(engine, index_name)).spec
     held = await contents(engine, index_name, spec)
     assert held.states == {"ready": len(expected)}
     letters = map(json.loads, (tmp_path / f"{index_name}.rejected.jsonl").read_text().splitlines())

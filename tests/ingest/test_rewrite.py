@@ -8,7 +8,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
-from es_ttc.index.ingest.bulk import BulkLines, RetryPolicy, write
+from es_ttc.index.ingest.bulk import ActionLines, RetryPolicy, write
 from es_ttc.index.ingest.rewrite import DocumentRewriter, FullDocument
 from es_ttc.index.mappings.enrichment import add_enrichment, enrichable
 from es_ttc.index.mappings.fields import carried
@@ -82,14 +82,16 @@ async def by_knn(engine: Engine, name: str, spec: IndexSpec, vector: list[float]
 
 
 async def rewrite(engine: Engine, name: str, documents: list[FullDocument], added: dict[str, Any]) -> list[int]:
-    actions = [BulkLines(each.id, each.lines(added)) for each in documents]
+    actions = [ActionLines(each.id, each.lines(added)) for each in documents]
     outcome = await write(engine, name, actions, RetryPolicy(attempts=1))
     await engine.refresh(name)
     return [item.status for item in outcome]
 
 
 @pytest.mark.parametrize("storage", list(STORAGES))
-async def test_everything_stays_as_it_was(engine: Engine, index_name: str, encoder: Encoder, storage: str) -> None:
+async def test_rewrite_keeps_documents_and_features(
+    engine: Engine, index_name: str, encoder: Encoder, storage: str
+) -> None:
     spec = await filled(engine, index_name, encoder, storage)
     await add_enrichment(engine, index_name)
     vector = encoder.encode(["baking bread"], role="query", tokens=False).pooled[0].tolist()
@@ -177,5 +179,5 @@ async def test_an_index_without_the_field_is_told_the_command(
 @pytest.mark.parametrize(("tokens", "outside"), [("none", True), ("nested", False), ("rank_vectors", True)])
 def test_spans_that_cannot_be_made_again_are_refused(encoder: Encoder, tokens: TokenStorage, outside: bool) -> None:
     spec = IndexSpec(encoder.identity, tokens=tokens, spans=(SpanGrid(3, 2),), outside_source=outside)
-    with pytest.raises(InvalidRequest, match="make the index with packed tokens"):
+    with pytest.raises(InvalidRequest, match="packed tokens"):
         DocumentRewriter(None, "i", spec)  # type: ignore[arg-type]

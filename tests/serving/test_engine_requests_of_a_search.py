@@ -113,7 +113,7 @@ def test_a_search_costs_the_requests_that_the_table_says(indexed: tuple[str, str
     found = {}
     for name, body in SEARCHES.items():
         searched = f"{index}-source" if name.startswith("side index") else index
-        with relay(engine) as seen, gateway_to(seen.url, encoder, default_timeout_ms=60_000) as gateway:
+        with relay(engine) as seen, gateway_to(seen.url, encoder, scoring_timeout_ms=60_000) as gateway:
             send(gateway, searched, {"query": {"match_all": {}}})  # what a gateway learns of its engine once
             first = counted(seen, gateway, searched, body)
             found[name] = (first, min(counted(seen, gateway, searched, body) for _ in range(3)))

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from es_ttc.errors import ConfigurationError, TooManyRequests
 from es_ttc.playground import playground_routes
-from es_ttc.serving.entrance import AdminToken
+from es_ttc.serving.admission import AdminToken, Admission
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.server import running_gateway, server_certificate
@@ -62,7 +62,7 @@ def test_wrong_certificates_are_named(tmp_path: Path) -> None:
         server_certificate(GatewaySettings(tls_cert=certificate))
     with pytest.raises(ConfigurationError, match=r"\[tls_cert\] is missing"):
         server_certificate(GatewaySettings(tls_key=key))
-    with pytest.raises(ConfigurationError, match="no certificate and its key"):
+    with pytest.raises(ConfigurationError, match="certificate"):
         server_certificate(GatewaySettings(tls_cert=key, tls_key=certificate))
     with pytest.raises(ConfigurationError, match="No such file"):
         server_certificate(GatewaySettings(tls_cert=certificate, tls_key=tmp_path / "none.pem"))
@@ -76,7 +76,7 @@ def test_the_admin_token_is_asked_below_the_gateways_own_paths(opensearch_url: s
         encoder="minilm@onnx",
         admin_token=SecretStr("opens it"),
         model_token=SecretStr("scores"),
-        admin_open=("health", "ready", "openapi.json"),
+        admin_public=("health", "ready", "openapi.json"),
     )
     admin, model = {"Authorization": "Bearer opens it"}, {"Authorization": "Bearer scores"}
     tokens: list[dict[str, str]] = [{}, admin, model]
@@ -133,6 +133,14 @@ def test_admin_token_is_read_from_its_header_and_removed() -> None:
     assert admin.admits("/_ttc/health", [])
 
 
+def test_admission_of_probes_ignores_the_host_and_not_the_token() -> None:
+    elsewhere = [(b"host", b"10.0.0.7:9280")]
+    assert Admission(["search.example.org"], (), None).refusal("/_ttc/health", elsewhere) is None
+    admin = AdminToken(SecretStr("opens it"), frozenset({"/_ttc/ready"}))
+    refusals = [Admission((), (), admin).refusal(path, elsewhere) for path in ("/_ttc/ready", "/_ttc/health", "/shop")]
+    assert [error and error.status for error in refusals] == [None, 401, None]
+
+
 def test_hosts_and_origins(opensearch_url: str) -> None:
     settings = GatewaySettings(
         engine=opensearch_url,
@@ -158,7 +166,7 @@ def test_hosts_and_origins(opensearch_url: str) -> None:
         assert status(host="search.example.org", origin="https://evil.example.com") == 403
         assert status(host="search.example.org", origin="null") == 403
         refused = call(url, "GET", "/_cat/health")
-        assert "add it to [allowed_hosts]" in refused.reason
+        assert "[allowed_hosts]" in refused.reason
     with running_gateway(GatewaySettings(engine=opensearch_url, port=0, encoder="minilm@onnx")) as url:
         assert status("/_ttc/", host="search.example.org:443", origin="https://search.example.org") == 200
         assert status("/_ttc/", host="search.example.org", origin="https://search.example.org") == 200

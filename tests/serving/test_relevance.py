@@ -48,7 +48,7 @@ def fitted(stack: SearchStack, encoder: Encoder, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("relevance")
     file, report, data = folder / "relevance.json", folder / "report", str(judged(folder / "data"))
     arguments = ["calibrate", "relevance", stack.index, data, "--engine", stack.engine, "--encoder", "minilm@onnx"]
-    assert run([*arguments, "--queries", "20", "--out", str(file)]) == 1  # too few
+    assert run([*arguments, "--sample", "20", "--out", str(file)]) == 1  # too few
     assert not file.exists()
     assert run([*arguments, "--out", str(file), "--report", str(report)]) == 0
     assert "<svg" in (report / "index.html").read_text()
@@ -123,7 +123,7 @@ def group(hit: dict[str, Any]) -> str:
     return str(hit["_source"]["group"])
 
 
-def test_nothing_here_is_an_empty_page(fitted: Fitted) -> None:
+def test_min_relevance_above_all_hits_is_an_empty_page(fitted: Fitted) -> None:
     hits = asked(fitted, GIBBERISH, min_relevance=LEAST).json()["hits"]
     assert (hits["total"]["value"], hits["max_score"], hits["hits"]) == (0, None, [])
     filtered = {"query": {"bool": {"must": [{"match": {"text": CATS}}], "filter": [{"term": {"_id": "d4"}}]}}}

@@ -80,7 +80,7 @@ def _answer_calls(connection: Connection, make: Callable[[], Callable[[Argument]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PartLayout:
     """How documents are written, with the key of the index's pipeline, if it has one."""
 
     spec: IndexSpec
@@ -123,13 +123,13 @@ class PartEncoders:
     children: Sequence[EncodeProcess] = ()
 
     @classmethod
-    def in_threads(cls, layout: Layout, encoder: Encoder) -> Self:
+    def in_threads(cls, layout: PartLayout, encoder: Encoder) -> Self:
         """Return encoders in this process."""
         executor = ThreadPoolExecutor(2, thread_name_prefix="ingest-encode")
         return cls(executor, 2, partial(encode_part, layout, encoder, Lock()))
 
     @classmethod
-    def in_processes(cls, layout: Layout, processes: EncodeProcesses) -> Self:
+    def in_processes(cls, layout: PartLayout, processes: EncodeProcesses) -> Self:
         """Return encoders in processes, which share this machine's processors."""
         make = partial(_encode_function, layout, processes)
         children = [EncodeProcess(make) for _ in range(processes.number)]
@@ -150,7 +150,7 @@ class PartEncoders:
             child.kill()
 
 
-def encode_part(layout: Layout, encoder: Encoder, turn: Lock, part: Sequence[Prepared]) -> EncodedPart:
+def encode_part(layout: PartLayout, encoder: Encoder, turn: Lock, part: Sequence[Prepared]) -> EncodedPart:
     """Encode and pack a part."""
     spec, composed = layout.spec, [(each.text, each.spans) for each in part]
     with turn:
@@ -180,7 +180,7 @@ def _encode_in_child(idle: SimpleQueue[EncodeProcess], part: Sequence[Prepared])
         idle.put(child)
 
 
-def _encode_function(layout: Layout, processes: EncodeProcesses) -> Callable[[Sequence[Prepared]], EncodedPart]:
+def _encode_function(layout: PartLayout, processes: EncodeProcesses) -> Callable[[Sequence[Prepared]], EncodedPart]:
     """Return what a child process encodes with."""
     threads = max(1, (os.cpu_count() or 1) // processes.number)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it when it is imported

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
-from es_ttc.serving.admin.endpoint import EndpointRunner, ended_by_disconnect, json_object, with_callers_errors
+from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, received, with_callers_errors
 from es_ttc.serving.answer_forms import Form, require_form, require_scores
 from es_ttc.serving.engine import EngineClient, reason_of
 from es_ttc.serving.gateway import Gateway
@@ -126,10 +126,11 @@ class Explaining:
 
     async def _answered(self, request: Request) -> dict[str, Any]:
         """Return the explanation; what the engine refuses in the caller's search is the caller's error."""
-        asked = validated(ExplainRequest, await json_object(request, _MAX_BODY, self._gateway.offload), _KIND)
+        incoming = received(request)
+        asked = validated(ExplainRequest, await json_object(incoming, _MAX_BODY, self._gateway.offload), _KIND)
         try:
-            async with ended_by_disconnect(request):
-                with self._gateway.callers.request(RawRequest(request.scope, request.receive)):
+            async with incoming.ended_by_disconnect():
+                with self._gateway.callers.request(incoming):
                     return (await self._explained(request, asked)).model_dump()
         except EngineError as error:
             if refused := _REFUSED.get(error.upstream_status or 0):
@@ -419,7 +420,7 @@ def _reasons(
         yield "it has no features of its present text: only its words count"
     elif told.rank is None and not alone["applied"] and summary["applied"]:
         yield f"alone it cannot be ranked: {alone.get('reason')}"
-    if alone.get("read", 1) < 1:
+    if alone.get("encoded_share", 1) < 1:
         yield f"the encoder has read {alone['read']:.0%} of its text"
     minimum = body_number(search.get("min_score"))
     if minimum is not None and told.first_pass_score is not None and told.first_pass_score < minimum:

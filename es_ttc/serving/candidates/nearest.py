@@ -20,14 +20,15 @@ import numpy as np
 from es_ttc.engine.versions import Product, oldest_versions
 from es_ttc.errors import EngineError
 from es_ttc.index.mappings.fields import FEATURES
-from es_ttc.index.mappings.queries import MAX_CANDIDATES
+from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import HASH, SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
 from es_ttc.rescorers.base import Feature
 from es_ttc.retrievers.base import Vectors
 from es_ttc.serving.candidates.batches import Answer, Body, TargetSearches, require_complete
 from es_ttc.serving.candidates.targets import SearchedIndices, SideIndex
-from es_ttc.serving.features.attached import MARK_FIELDS, Mark, mark_of, own_keys
 from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, RoutedId
+from es_ttc.serving.features.locations import own_keys
+from es_ttc.serving.features.side_index import MARK_FIELDS, Mark, mark_of
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -141,7 +142,7 @@ class NearestSearch:
 
     async def nearest(self, queries: Sequence[Float32], k: int, options: KnnOptions = POOLED) -> list[Neighbours]:
         """Return for each query the k documents nearest to one of its vectors, ``(t, d)``, nearest first."""
-        product, k = await self._gateway.upstream.product(), min(k, MAX_CANDIDATES)
+        product, k = await self._gateway.upstream.product(), min(k, MAX_KNN_CANDIDATES)
         bodies = [partial(search_body, product, vectors, options=options) for vectors in queries]
         return await asyncio.gather(*(self._nearest(body, k, options.features) for body in bodies))
 
@@ -198,7 +199,7 @@ class _SideSearch:
         """Search the side index; see :func:`until_k`."""
         side = self._side
         filters: list[Any] = []
-        most = MAX_CANDIDATES
+        most = MAX_KNN_CANDIDATES
         if side.filter_first(count):
             if self._matching is None:
                 self._matching = await self._search_source([], side.matching)
@@ -247,7 +248,7 @@ class _SideSearch:
         if hits is None:
             ids = sorted({identifier for identifier, _ in marks})
             routed = any(routing is not None for _, routing in marks)  # then several documents may have one id
-            hits = await self._search_source([{"ids": {"values": ids}}], MAX_CANDIDATES if routed else len(ids))
+            hits = await self._search_source([{"ids": {"values": ids}}], MAX_KNN_CANDIDATES if routed else len(ids))
         return [hits[document] for document in marks if document in hits]
 
     async def _search_source(self, queries: Sequence[Any], size: int) -> dict[RoutedId, Hit]:
@@ -262,13 +263,13 @@ async def until_k(find: Callable[[int], Awaitable[Neighbours]], k: int, *, first
 
     ``find`` returns those among a number of neighbours, and whether there are no others.
     """
-    count = min(first, MAX_CANDIDATES)
+    count = min(first, MAX_KNN_CANDIDATES)
     while True:
         documents, no_others = await find(count)
         complete = len(documents) >= k or no_others
-        if complete or count >= MAX_CANDIDATES:
+        if complete or count >= MAX_KNN_CANDIDATES:
             return Neighbours(documents, complete)
-        count = min(_FURTHER * count, MAX_CANDIDATES)
+        count = min(_FURTHER * count, MAX_KNN_CANDIDATES)
 
 
 def cosines_of(scores: Sequence[float | None]) -> list[float]:
@@ -307,7 +308,7 @@ def _query(product: Product, vector: list[float], k: int, filters: Sequence[Any]
     if options.exact:
         scored = {"script_score": {"query": {"exists": {"field": field}}, "script": _exact(product, field, vector)}}
         return {"bool": {"must": [_below(nested, scored)], "filter": [*filters]}}
-    candidates = min(MAX_CANDIDATES, max(k, options.num_candidates)) if options.num_candidates else None
+    candidates = min(MAX_KNN_CANDIDATES, max(k, options.num_candidates)) if options.num_candidates else None
     if product == "elasticsearch":
         knn: Body = {"field": field, "query_vector": vector, "k": k, **options.keys}
         knn |= {} if candidates is None else {"num_candidates": candidates}

@@ -74,6 +74,11 @@ class Caller:
         return urlencode({"ignore_unavailable": "true", **dict(self.params), **params}).encode()
 
 
+def first_value(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
+    """Return a header's first value, or an empty string."""
+    return next((value.decode("latin-1") for key, value in headers if key == name), "")
+
+
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
     """Return the headers without hop-by-hop ones."""
     kept = [(name.lower(), value) for name, value in headers]

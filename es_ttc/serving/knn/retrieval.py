@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from es_ttc.engine.versions import Product
-from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequest, MissingFeature, MissingText
+from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequest, MissingText
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import POOLED, VECTOR
 from es_ttc.rescorers.base import Feature, Params, Query
@@ -22,6 +22,7 @@ from es_ttc.serving.candidates.targets import SearchedIndices, searched_indices_
 from es_ttc.serving.deadline import Deadline, ScoringError
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.field_types import mapped_fields
+from es_ttc.serving.features.missing import lacks_fields
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.clauses import GREATEST_SCORE, KnnClause, with_scores
@@ -146,7 +147,7 @@ class _Retrieval:
         native = clause.native(query.vectors[0], self._product, request.size)
         if method is None:
             return RetrievalResult(clause, native)
-        timeout_ms = (section.timeout_ms if section else None) or self._gateway.settings.default_timeout_ms
+        timeout_ms = (section.timeout_ms if section else None) or self._gateway.settings.scoring_timeout_ms
         deadline = Deadline.within(timeout_ms, timeout_ms=request.timeout_ms, started=request.started)
         outcome = await self._retrieved(method, query, indices, deadline)
         if isinstance(outcome, SideIndexReplaced) and not again:
@@ -243,11 +244,7 @@ class _Retrieval:
         lacking = await self._lacking(fields, indices)
         if lacking:
             who = f"method [{method.name}]" if method is not None else "[query_text]"
-            raise MissingFeature(
-                f"{who} needs [{', '.join(lacking)}], which index [{self._request.caller.indices}] does not have: add "
-                "it with `es-ttc attach` (spans with --spans), or make an index that has it with `es-ttc index create` "
-                "and fill it with `es-ttc ingest`"
-            )
+            raise lacks_fields(who, lacking, self._request.caller.indices)
 
     async def _lacking(self, fields: set[str], indices: SearchedIndices) -> list[str]:
         """Return the fields that no searched index has; none if the request names only a point in time."""

@@ -27,9 +27,9 @@ from es_ttc.serving.candidates.filters import UnknownFilter, filters_of_search, 
 from es_ttc.serving.candidates.nearest import KnnTarget, NearestSearch, Neighbour, SideIndexReplaced
 from es_ttc.serving.candidates.targets import SearchedIndices, TargetCache, matched_again, searched_indices_of
 from es_ttc.serving.engine import EngineRefusal
-from es_ttc.serving.features.attached import FeatureLocations
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.keys import MARKS, content_ids
+from es_ttc.serving.features.locations import FeatureLocations
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.plan.bodies import NAMED_SCORES, OF_HITS, OF_THE_SEARCH, PARAMS_OF_HITS, params_of_matching

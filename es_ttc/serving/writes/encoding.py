@@ -19,10 +19,10 @@ import orjson
 from es_ttc.common import exact_numbers
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.ingest.compose import Span, compose, content_hash, document_hash, document_json
+from es_ttc.index.ingest.compose import FieldSpan, compose, content_hash, document_hash, document_json
 from es_ttc.index.ingest.encode import DocumentFeatures, encode_apart, feature_fields, features_apart
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
-from es_ttc.index.mappings.write_options import KEY
+from es_ttc.index.mappings.write_options import WRITE_KEY
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.logs import log
 from es_ttc.serving.pool import work_of
@@ -57,7 +57,7 @@ class NotEncodedReason(StrEnum):
 
 class _Prepared(NamedTuple):
     text: str
-    spans: Sequence[Span]
+    spans: Sequence[FieldSpan]
     hash: str
     digest: str
     empty: bool
@@ -75,7 +75,7 @@ def with_features(
     for line, one in zip(lines, prepared, strict=True):
         own = next(encoded) if isinstance(one, _Prepared) else one
         if isinstance(own, DocumentFeatures) and isinstance(one, _Prepared):
-            fields = {**feature_fields(own, spec), "document": one.digest, KEY.removeprefix(f"{ROOT}."): key}
+            fields = {**feature_fields(own, spec), "document": one.digest, WRITE_KEY.removeprefix(f"{ROOT}."): key}
             results.append(spliced(line, orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY), empty=one.empty))
         else:
             results.append(own if isinstance(own, NotEncodedReason) else NotEncodedReason.TEXT)

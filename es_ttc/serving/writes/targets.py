@@ -16,7 +16,7 @@ from urllib.parse import quote
 from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.index.attach.feature_locations import FeatureLocation, Indices
-from es_ttc.index.attach.followed_writes import FORMER, pipeline_name
+from es_ttc.index.attach.followed_writes import FORMER, follow_pipeline_name
 from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta, spec_of_own
 from es_ttc.index.mappings.write_options import WRITES, WriteOptions
 from es_ttc.serving.engine import EngineClient, NotForCaller, NotThere
@@ -169,7 +169,7 @@ def _target_of(name: str, index: str, described: Mapping[str, Any]) -> WriteTarg
     default, final = (pipelines.get(f"{kind}_pipeline", NO_PIPELINE) for kind in ("default", "final"))
     options = WriteOptions.of(mapping)
     if name == index and options is not None and options.encode == "now" and options.key:
-        if final == pipeline_name(name):
+        if final == follow_pipeline_name(name):
             former = own_meta(mapping)[WRITES].get(FORMER, NO_PIPELINE)
             spec = spec_of_own(name, mapping)
             own, others = default != NO_PIPELINE, former != NO_PIPELINE

@@ -205,7 +205,7 @@ def test_vectors_of_another_model_are_refused(rescorer: Rescorer[Any]) -> None:
     random = np.random.default_rng(6)
     window = window_of([*random_documents(random, [4], 8), *random_documents(random, [4], 12)])
     assert compiled.enable()
-    with pytest.raises(ValueError, match="token vectors of 12 components, query vectors of 8"):
+    with pytest.raises(ValueError, match=r"12 components.*8"):
         rescorer.score(query_of(unit_rows(random, 1, 8)), window, rescorer.Params())
 
 
@@ -220,7 +220,9 @@ def test_norms_of_another_document_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 10_000, 2**20])
-def test_many_windows_at_once(kept: int, small_parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_scores_of_concurrent_windows_are_the_same(
+    kept: int, small_parts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The table of kernels begins anew beyond a number of bytes, while other windows are scored with it."""
     from es_ttc.rescorers.compiled.window import KernelTable
 

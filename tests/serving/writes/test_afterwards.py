@@ -202,7 +202,7 @@ def test_write_encoded_too_late_is_pending(engine_url: str, followed: Any, index
     assert states(engine_url, index) == {"one": "pending"}
 
 
-def test_nothing_is_said_of_other_indices(servers: Servers, followed: Any, index_name: str) -> None:
+def test_write_to_another_index_has_no_encoded_header(servers: Servers, followed: Any, index_name: str) -> None:
     index = followed("later")
     assert encoded(put(servers, index, "one", text="An owl.")) is None
     other = f"{index_name}-other"
