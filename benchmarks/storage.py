@@ -217,7 +217,7 @@ class Bench:
         pool = BoundedPool("features", threads=2, queue=8)
         budget, meta = ReadBudget(engine, None), IndexMeta(engine)
         cache = FeatureCache(1)  # it keeps nothing
-        reader = FeatureReader(engine, cache, pool, lambda caller: caller, budget, meta)
+        reader = FeatureReader(engine, cache, pool, budget, meta)
         times = []
         try:
             for query in (windows[0], *windows):

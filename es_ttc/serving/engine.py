@@ -91,7 +91,7 @@ _KINDS: dict[int, type[EngineError]] = {401: NotForCaller, 403: NotForCaller, 40
 
 
 class EngineClient:
-    """Sends requests; :meth:`as_caller` or :meth:`as_gateway` say with whose credentials.
+    """Sends requests; :meth:`as_caller`, :meth:`as_gateway` and :meth:`as_side_reader` say with whose credentials.
 
     Attributes:
         upstream: The connections.
@@ -109,6 +109,19 @@ class EngineClient:
         """Return a client that sends requests with the gateway's own credentials."""
         return self.as_caller(self.upstream.gateway_caller())
 
+    def as_side_reader(self, caller: Caller) -> Self:
+        """Return a client that reads side indices: as a caller, or as the gateway if [side_index_auth] says so."""
+        if self.upstream.settings.side_index_auth == "gateway":
+            return self.as_gateway()
+        return self.as_caller(Caller(caller.headers))
+
+    @property
+    def caller(self) -> Caller:
+        """The request context of what is sent."""
+        if self._caller is None:
+            raise RuntimeError("a request needs a request context: call as_caller or as_gateway first")
+        return self._caller
+
     def protocol(self) -> Engine:
         """Return the client in the form that `es_ttc.index` and `es_ttc.enrichment` use."""
         return _ProtocolEngine(self)
@@ -124,7 +137,7 @@ class EngineClient:
         accept: bytes = JSON_MEDIA,
     ) -> EngineAnswer:
         """Send one request and return its answer, whatever its status."""
-        headers = [*callers(self._bound().headers), (b"accept", accept), _IDENTITY]
+        headers = [*callers(self.caller.headers), (b"accept", accept), _IDENTITY]
         if body is not None:
             headers.append((b"content-type", content_type))
         async with self.upstream.send(method, path, query_string, headers, body, ours=True) as response:
@@ -196,7 +209,7 @@ class EngineClient:
 
         An alias may name indices without the fields that are read: shards that cannot match are left out beforehand.
         """
-        caller = self._bound()
+        caller = self.caller
         own = caller.indices == "" or unquote(caller.indices) in concrete
         skips = None if own else caller.query_string(pre_filter_shard_size="1")
         path, query_string, body = self._search_target(concrete, body, skips)
@@ -290,15 +303,10 @@ class EngineClient:
     def _search_target(
         self, concrete: Sequence[str], body: dict[str, Any], query_string: bytes | None
     ) -> tuple[bytes, bytes, dict[str, Any]]:
-        caller = self._bound()
+        caller = self.caller
         if caller.pit is not None:
             return b"/_search", b"", {**body, "pit": caller.pit}
         return caller.path(concrete, "_search"), caller.query_string() if query_string is None else query_string, body
-
-    def _bound(self) -> Caller:
-        if self._caller is None:
-            raise RuntimeError("a request needs a request context: call as_caller or as_gateway first")
-        return self._caller
 
 
 class _ProtocolEngine(Engine):

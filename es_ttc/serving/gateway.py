@@ -64,11 +64,11 @@ class Gateway:
             names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding, adapters
         )
         self.warm_up = WarmUp(self.encoders, self.engine)
-        self.attached = FeatureLocator(self.engine, settings.side_index_auth)
+        self.attached = FeatureLocator(self.engine)
         reads = ReadBudget(self.engine, settings.feature_reads_mb, process.count)
         cache = FeatureCache(settings.feature_cache_mb * 2**20)
         meta = IndexMeta(self.engine)
-        self.features = FeatureReader(self.engine, cache, self.scoring, self.attached.side_caller, reads, meta)
+        self.features = FeatureReader(self.engine, cache, self.scoring, reads, meta)
         self.numbers = FieldTypes(self.engine)
         windows = WindowReader(self.engine, self.features, self.attached, self.encoders, meta)
         self.scorer = WindowScorer(windows, self.encoders, self.scoring, self.numbers)

@@ -190,7 +190,7 @@ class CallerCorpus:
     ) -> None:
         self.fields = Fields(named or ("*",))
         self._engine = gateway.engine.as_caller(caller)
-        self._side_caller = gateway.attached.side_caller(caller)
+        self._side_engine = gateway.engine.as_side_reader(caller)
         self._model = gateway.model
         self._prompts = prompts
         self._caller = caller
@@ -300,10 +300,10 @@ class CallerCorpus:
 
     async def _own_text_fields(self, indices: Sequence[str], method: str) -> tuple[str, ...]:
         """Return the encoded fields by the mappings of the target, or of the side indices of its indices."""
-        places = [(self._target or "*", self._caller)]
+        places = [(self._target or "*", self._engine)]
         if indices:
-            places.append((",".join(map(side_alias, indices)), self._side_caller))
-        if fields := await encoded_fields(self._engine, places):
+            places.append((",".join(map(side_alias, indices)), self._side_engine))
+        if fields := await encoded_fields(places):
             return fields
         raise MissingFeature(
             f"method [{method}] does not know which fields of index [{self._target}] hold text: name them in "

@@ -245,7 +245,7 @@ class Sidecar:
         cached = self._specs.get(index)
         if cached is not None:
             return cached.value
-        async for written in meta_of(self._gateway.engine, index, None, self._caller):
+        async for written in meta_of(self._gateway.engine.as_caller(self._caller), index, None):
             if len(written) > 1:
                 raise InvalidRequest(f"[{index}] stands for {len(written)} indices: name one")
             meta = written[0] if written else None

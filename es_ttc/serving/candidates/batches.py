@@ -113,7 +113,7 @@ def batched(
     gateway: Gateway, caller: Caller, path: bytes, query_string: bytes
 ) -> BatchedSearches[BatchedSearch, SearchAnswer]:
     """Return what sends the searches of a request's retrievals: one `_msearch` for the target, one for side indices."""
-    target, sides = gateway.engine.as_caller(caller), gateway.engine.as_caller(gateway.attached.side_caller(caller))
+    target, sides = gateway.engine.as_caller(caller), gateway.engine.as_side_reader(caller)
 
     async def msearch(items: Sequence[BatchedSearch], *, of_side_index: bool) -> Sequence[SearchAnswer]:
         searches = [search for is_side, search in items if is_side == of_side_index]

@@ -119,12 +119,13 @@ def _field_problem(capabilities: Mapping[str, Any], fields: Sequence[str]) -> tu
     return None
 
 
-async def mapped_fields(engine: EngineClient, caller: Caller, indices: Sequence[str], fields: Set[str]) -> set[str]:
+async def mapped_fields(engine: EngineClient, indices: Sequence[str], fields: Set[str]) -> set[str]:
     """Return those fields that at least one index has, by the engine's `_field_caps`."""
+    caller = engine.caller
     query_string = caller.query_string(fields=",".join(sorted(fields)), include_unmapped="true")
     failing = f"the fields of [{', '.join(indices) or caller.indices}] could not be read"
     path = caller.path(indices, "_field_caps")
-    answer = await engine.as_caller(caller).json("GET", path, query_string, failing=failing, form=FIELD_CAPS)
+    answer = await engine.json("GET", path, query_string, failing=failing, form=FIELD_CAPS)
     found = answer["fields"]
     return {name for name in fields if _is_mapped(found.get(name, {}), indices)}
 

@@ -78,16 +78,16 @@ class IndexMeta:
         place = self._keys.of(caller.headers, f"{index}\n{key}".encode())
         if place in self._unreadable:
             return None
-        async for values in meta_of(self._engine, index, key, caller):
+        async for values in meta_of(self._engine.as_caller(caller), index, key):
             return values
         self._unreadable.put(place, None)
         return None
 
 
 async def meta_of(
-    engine: EngineClient, index: str, key: str | None, caller: Caller, *, ignore_missing: bool = False
+    engine: EngineClient, index: str, key: str | None, *, ignore_missing: bool = False
 ) -> AsyncIterator[list[Any]]:
-    """Yield the values of ``_meta.ttc.<key>``, read with the caller's credentials and then with the gateway's own.
+    """Yield the values of ``_meta.ttc.<key>``, read with the client's credentials and then with the gateway's own.
 
     An empty list is yielded if there is no value, and nothing for credentials that may not read the mapping. With
     ``ignore_missing`` some of several names may be of no index.
@@ -96,7 +96,7 @@ async def meta_of(
     params = {"filter_path": f"*.mappings._meta.{path_in_meta}"}
     query_string = urlencode(params | ({"ignore_unavailable": "true"} if ignore_missing else {})).encode()
     path = f"/{quote(index, safe='')}/_mapping".encode()
-    for client in (engine.as_caller(caller), engine.as_gateway()):
+    for client in (engine, engine.as_gateway()):
         try:
             answer = await client.json("GET", path, query_string, failing="the mapping could not be read", form=_META)
         except EngineUnavailable:
@@ -130,10 +130,10 @@ async def features_of(engine: EngineClient, target: str = "", *, failing: str) -
     return {meta.get("source", name): meta for name, meta in described.items()}
 
 
-async def encoded_fields(engine: EngineClient, places: Iterable[tuple[str, Caller]]) -> tuple[str, ...]:
-    """Return the text fields that were encoded, by the first of some indices, each with its caller, that name any."""
-    for index, caller in places:
-        async for fields in meta_of(engine, index, "text_fields", caller, ignore_missing=True):
+async def encoded_fields(places: Iterable[tuple[str, EngineClient]]) -> tuple[str, ...]:
+    """Return the text fields that were encoded, by the first of some indices, each with its client, that name any."""
+    for index, engine in places:
+        async for fields in meta_of(engine, index, "text_fields", ignore_missing=True):
             if fields:
                 return tuple(dict.fromkeys(name for names in fields for name in names))
     return ()
@@ -146,11 +146,8 @@ class IndexEncoderLookup:
     is asked only if the documents of a window have several, or one that this gateway does not have.
     """
 
-    def __init__(
-        self, engine: EngineClient, side_caller: Callable[[Caller], Caller], preferred: Callable[[], Sequence[str]]
-    ) -> None:
+    def __init__(self, engine: EngineClient, preferred: Callable[[], Sequence[str]]) -> None:
         self._engine = engine
-        self._side_caller = side_caller
         self._preferred = preferred
         self._keys = CallerKeys()
         self._cache: ExpiringCache[bytes, Mapping[str, int]] = ExpiringCache(_MAX_COUNTED, _COUNTED_SECONDS)
@@ -194,7 +191,7 @@ class IndexEncoderLookup:
         cached = self._cache.get(place)
         if cached is not None:
             return cached.value
-        engine = self._engine.as_caller(self._side_caller(caller) if side else caller)
+        engine = self._engine.as_side_reader(caller) if side else self._engine.as_caller(caller)
         body: dict[str, Any] = {
             "size": 0,
             "track_total_hits": False,

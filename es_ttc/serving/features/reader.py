@@ -82,7 +82,6 @@ class FeatureReader:
         engine: EngineClient,
         cache: FeatureCache,
         pool: BoundedPool,
-        side_caller: Callable[[Caller], Caller],
         budget: ReadBudget,
         meta: IndexMeta,
     ) -> None:
@@ -90,7 +89,6 @@ class FeatureReader:
         self._engine = engine
         self._pool = pool
         self._meta = meta
-        self._side_caller = side_caller
         self._budget = budget
         self._reads: set[asyncio.Task[Fetched]] = set()
         self._scripts = True
@@ -219,10 +217,10 @@ class FeatureReader:
     async def _read_part(self, keys: Sequence[DocumentKey], features: Sequence[Feature], caller: Caller) -> Fetched:
         """Read documents of one index, encoder and layout into the cache."""
         if not keys[0].side:
-            fetched = await self._read_as(caller, keys, features)
+            fetched = await self._read_as(self._engine.as_caller(caller), keys, features)
         else:
             try:
-                fetched = await self._read_as(self._side_caller(caller), keys, features)
+                fetched = await self._read_as(self._engine.as_side_reader(caller), keys, features)
             except EngineUnavailable:
                 raise
             except EngineError as error:
@@ -230,27 +228,27 @@ class FeatureReader:
         self._put(fetched)
         return fetched
 
-    async def _read_as(self, caller: Caller, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> Fetched:
+    async def _read_as(self, engine: EngineClient, keys: Sequence[DocumentKey], features: Sequence[Feature]) -> Fetched:
         request = partial(read_request, keys, features, await self._engine.upstream.product())
         by_script = request(bare=self._scripts)
         try:
-            return await self._read_once(caller, keys, features, by_script)
+            return await self._read_once(engine, keys, features, by_script)
         except ShardsFailed:  # one document with several hashes prevents collapsing
             body = request(_ONE_HASH, bare=self._scripts)
         try:
-            return await self._read_once(caller, keys, features, body)
+            return await self._read_once(engine, keys, features, body)
         except ShardsFailed as error:
             if error.upstream_status != _NO_SCRIPTS or by_script == request():
                 raise
-        fetched = await self._read_once(caller, keys, features, request())
+        fetched = await self._read_once(engine, keys, features, request())
         self._scripts = False
         log.warning("the engine allows no inline scripts: features are read more slowly", index=keys[0].index)
         return fetched
 
     async def _read_once(
-        self, caller: Caller, keys: Sequence[DocumentKey], features: Sequence[Feature], body: dict[str, Any]
+        self, engine: EngineClient, keys: Sequence[DocumentKey], features: Sequence[Feature], body: dict[str, Any]
     ) -> Fetched:
-        engine, index = self._engine.as_caller(caller), keys[0].index
+        index = keys[0].index
         try:
             raw = await engine.search_as_cbor([index], body, failing="features could not be read")
         except EngineError as error:
@@ -258,7 +256,7 @@ class FeatureReader:
                 raise ShardsFailed(str(error), upstream_status=error.upstream_status) from error
             raise
         try:
-            fetched = await self._decoded(decode_answer, raw, keys, features, caller)
+            fetched = await self._decoded(decode_answer, raw, keys, features, engine.caller)
         except _UNEXPECTED as error:
             raise EngineError(
                 f"features could not be read: the engine's answer is not one to such a search ({type(error).__name__})",

@@ -26,7 +26,6 @@ from es_ttc.serving.features.keys import SEQ_NO_FIELD, DocumentKey, RoutedId, is
 from es_ttc.serving.features.locations import FeatureLocations, own_keys
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
-from es_ttc.settings import SideIndexAuth
 
 MARK_FIELDS = (ID, ROUTING, SOURCE, SEQ_NO, HASH, ENCODER, STATE)
 """Doc values of a side index's documents that :func:`mark_of` reads."""
@@ -49,11 +48,10 @@ class FeatureMark:
 
 
 class FeatureLocator:
-    """Finds the features of attached indices; side indices are read as the caller, or as the gateway itself."""
+    """Finds the features of attached indices."""
 
-    def __init__(self, engine: EngineClient, credentials: SideIndexAuth) -> None:
+    def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
-        self._credentials = credentials
         self._with_sides: LruCache[str, bool] = LruCache(_MAX_REMEMBERED)
 
     def expects_ids(self, caller: Caller) -> bool:
@@ -74,12 +72,6 @@ class FeatureLocator:
         if needed:
             self._with_sides.put(caller.indices, True, 1)
         return needed
-
-    def side_caller(self, caller: Caller) -> Caller:
-        """Return the request context with which a side index is read: the caller's, or the gateway's own."""
-        if self._credentials == "gateway":
-            return self._engine.upstream.gateway_caller()
-        return Caller(caller.headers)
 
     async def locate(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> FeatureLocations:
         """Return where the features of hits are, in the documents themselves or in side indices.
@@ -154,8 +146,7 @@ class FeatureLocator:
             "docvalue_fields": [*MARK_FIELDS],
             "track_total_hits": False,
         }
-        side_caller = self.side_caller(caller)
-        engine = self._engine.as_caller(side_caller)
+        engine = self._engine.as_side_reader(caller)
         search = engine.search([side_alias(index)], body, _NO_ERROR_IF_MISSING, failing=_FAILING)
         answer = await _or_none(index, search)
         if answer is None or not answer["_shards"]["total"]:
@@ -166,7 +157,7 @@ class FeatureLocator:
     async def uuid(self, index: str, caller: Caller) -> str | None:
         """Return an index's UUID; None if the caller may not read it."""
         path = f"/{quote(index, safe='')}/_settings/index.uuid".encode()
-        engine = self._engine.as_caller(self.side_caller(caller))
+        engine = self._engine.as_side_reader(caller)
         form = {"*": {"settings": dict}}
         answer = await _or_none(index, engine.json("GET", path, b"flat_settings=true", failing=_FAILING, form=form))
         if answer is None or index not in answer:
@@ -231,10 +222,10 @@ class FeatureLocator:
 
     async def _spec(self, index: str, side: str, caller: Caller) -> IndexSpec | None:
         """Return the spec of a side index; None if it cannot be read."""
-        reader = self.side_caller(caller)
-        path = reader.path([side], "_mapping")
+        engine = self._engine.as_side_reader(caller)
+        path = engine.caller.path([side], "_mapping")
         form = {"*": {"mappings": dict}}
-        answer = await _or_none(index, self._engine.as_caller(reader).json("GET", path, failing=_FAILING, form=form))
+        answer = await _or_none(index, engine.json("GET", path, failing=_FAILING, form=form))
         if answer is None or side not in answer:
             return None
         return IndexSpec.from_mapping(side, answer[side]["mappings"])

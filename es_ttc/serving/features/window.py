@@ -55,7 +55,7 @@ class WindowReader:
         self._attached = attached
         self._encoders = encoders
         self._meta = meta
-        self._index_encoders = IndexEncoderLookup(engine, attached.side_caller, encoders.loaded_keys)
+        self._index_encoders = IndexEncoderLookup(engine, encoders.loaded_keys)
 
     async def read(
         self,
@@ -251,9 +251,9 @@ class WindowReader:
         indices = sorted({str(hit["_index"]) for hit in hits})
         own = [index for index in indices if index not in located.sides]
         sides = sorted(filter(None, located.sides.values()))
-        mapped = await mapped_fields(self._engine, caller, own, fields) if own else set()
+        mapped = await mapped_fields(self._engine.as_caller(caller), own, fields) if own else set()
         if sides:
-            mapped |= await mapped_fields(self._engine, self._attached.side_caller(caller), sides, fields)
+            mapped |= await mapped_fields(self._engine.as_side_reader(caller), sides, fields)
         if located.sides and not sides:
             return no_features({})
         return no_features_of(features.reader, fields - mapped, indices, attached=bool(sides))

@@ -255,9 +255,9 @@ class _Retrieval:
         mapped: set[str] = set()
         try:
             if sides:
-                mapped |= await mapped_fields(engine, self._gateway.attached.side_caller(caller), sides, fields)
+                mapped |= await mapped_fields(engine.as_side_reader(caller), sides, fields)
             if caller.indices and (indices.own or not sides):
-                mapped |= await mapped_fields(engine, caller, [], fields)
+                mapped |= await mapped_fields(engine.as_caller(caller), [], fields)
         except EngineError:
             return []  # the search itself will return the engine's error
         return sorted(fields - mapped)

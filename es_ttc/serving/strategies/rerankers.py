@@ -138,7 +138,6 @@ class RerankedFields:
 
     def __init__(self, gateway: Gateway) -> None:
         self._engine = gateway.engine
-        self._side_caller = gateway.attached.side_caller
         self._known: ExpiringCache[str, tuple[str, ...]] = ExpiringCache(_FIELDS_KEPT, _FIELDS_SECONDS)
 
     async def of(self, index: str, caller: Caller) -> tuple[str, ...]:
@@ -146,8 +145,8 @@ class RerankedFields:
         known = self._known.get(index)
         if known is not None:
             return known.value
-        places = ((index, caller), (side_alias(index), self._side_caller(caller)))
-        if fields := await encoded_fields(self._engine, places):
+        places = ((index, self._engine.as_caller(caller)), (side_alias(index), self._engine.as_side_reader(caller)))
+        if fields := await encoded_fields(places):
             self._known.put(index, fields)
             return fields
         raise MissingFeature(

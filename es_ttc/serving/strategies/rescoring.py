@@ -180,7 +180,7 @@ class _Walk:
             plan.group_fields,
         )
         self._graph = CallerNeighbours(
-            gateway.engine.as_caller(gateway.attached.side_caller(caller)),
+            gateway.engine.as_side_reader(caller),
             self.documents,
             self._deadline,
             depth=getattr(params, "depth", 0),
