@@ -31,13 +31,10 @@ Item = WindowRescoring | AdaptiveRescoring
 
 
 def begin_items(plan: SearchPlan, begin: Callable[[SearchPlan], Item]) -> tuple[SearchPlan, tuple[Item, ...]]:
-    """Check all items of a search, and start their work that does not need the first pass; return the whole plan too.
+    """Check several items of a search, and start their work that does not need the first pass; return the plan too.
 
-    The page of the first of several items is the whole first pass.
+    The page of the first item is the whole first pass.
     """
-    if not plan.later:
-        item = begin(plan)
-        return item.plan, (item,)
     later = [begin(one) for one in plan.later]
     plan = plan.reading([name for item in later for name in item.plan.numbers])
     first = begin(replace(plan, page=replace(plan.page, start=0, size=plan.page.fetch)))
@@ -47,12 +44,10 @@ def begin_items(plan: SearchPlan, begin: Callable[[SearchPlan], Item]) -> tuple[
 async def rank_by_items(
     plan: SearchPlan, items: Sequence[Item], hits: Sequence[dict[str, Any]], *, first_pass_ms: float, since: float
 ) -> RankedPage:
-    """Return the page of some hits in the order of the items, up to the first one that needs complete hits.
+    """Return the page of some hits in the order of several items, up to the first one that needs complete hits.
 
     ``since`` is `time.perf_counter` when scoring began.
     """
-    if len(items) == 1:
-        return await items[0].rank(hits, first_pass_ms=first_pass_ms, since=since)
     return await _Run(plan, items, since).begin(hits, first_pass_ms)
 
 

@@ -16,14 +16,15 @@ from es_ttc.rescorers.threads import cores
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
 from es_ttc.serving.engine import EngineClient
-from es_ttc.serving.features.attached import AttachedFeatureLocator
 from es_ttc.serving.features.cache import FeatureCache
 from es_ttc.serving.features.encoding import Encoders, Loader
 from es_ttc.serving.features.field_types import FieldTypes
 from es_ttc.serving.features.index_meta import IndexMeta
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.reader import FeatureReader
-from es_ttc.serving.features.window import WindowScorer
+from es_ttc.serving.features.scorer import WindowScorer
+from es_ttc.serving.features.side_index import FeatureLocator
+from es_ttc.serving.features.window import WindowReader
 from es_ttc.serving.http.caller import CallerLimits
 from es_ttc.serving.http.raw_request import BodyMemory
 from es_ttc.serving.http.upstream import Upstream
@@ -63,15 +64,14 @@ class Gateway:
             names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding, adapters
         )
         self.warm_up = WarmUp(self.encoders, self.engine)
-        self.attached = AttachedFeatureLocator(self.engine, settings.side_credentials)
+        self.attached = FeatureLocator(self.engine, settings.side_credentials)
         reads = ReadBudget(self.engine, settings.feature_reads_mb, process.count)
         cache = FeatureCache(settings.feature_cache_mb * 2**20)
         meta = IndexMeta(self.engine)
         self.features = FeatureReader(self.engine, cache, self.scoring, self.attached.side_caller, reads, meta)
         self.numbers = FieldTypes(self.engine)
-        self.scorer = WindowScorer(
-            self.engine, self.features, self.attached, self.encoders, self.scoring, self.numbers, meta
-        )
+        windows = WindowReader(self.engine, self.features, self.attached, self.encoders, meta)
+        self.scorer = WindowScorer(windows, self.encoders, self.scoring, self.numbers)
         self.programs, programs = promoted_programs(settings)
         self.served: Mapping[str, Mapping[str, Any]] = {**read_models(settings.ranking_models), **programs}
         self.tuned = TunedDefaults.read(settings.tuned, self.served)

@@ -16,18 +16,16 @@ from numpy.typing import NDArray
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.queries import matching
 from es_ttc.rescorers.base import Feature, Query, Window
-from es_ttc.serving.deadline import Deadline
-from es_ttc.serving.features.attached import own_key
+from es_ttc.serving.candidates.batches import Body, TargetSearches, searches_of
+from es_ttc.serving.candidates.nearest import KnnTarget, NearestSearch, Neighbour
+from es_ttc.serving.candidates.targets import SearchedIndices, searched_indices_of
 from es_ttc.serving.features.columns import columns, numbers_of
 from es_ttc.serving.features.decoding import Stored, consistent
 from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, content_ids, unreadable
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.knn.engine_search import SearchContext, SideIndexSearch
-from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
-from es_ttc.serving.knn.searches import Body, SearchClient, search_body, single_client
 from es_ttc.serving.process import OnlyProcess
-from es_ttc.serving.rescore.candidates import any_clause, outside
+from es_ttc.serving.rescore.candidates import outside
 from es_ttc.serving.rescore.two_requests import these
 from es_ttc.settings import GatewaySettings
 
@@ -88,12 +86,11 @@ class IndexReader:
             progress: Told how many queries are done.
         """
         path = f"/{self._caller.indices}/_msearch".encode()
-        side_caller = self._gateway.attached.side_caller(self._caller)
         found: list[FoundWindow] = []
-        async with single_client(self._gateway.engine, self._caller, side_caller, path, b"", b"{}") as client:
-            indices = await self._searched_indices(client)
+        async with searches_of(self._gateway, self._caller, path, b"", b"{}") as searches:
+            indices = await searched_indices_of(searches, [], {})
             for some in parts(queries, MAX_QUERIES_TOGETHER):
-                found += await self._found(some, text_fields, size, client, indices)
+                found += await self._found(some, text_fields, size, searches, indices)
                 progress(len(found))
         return found
 
@@ -121,23 +118,20 @@ class IndexReader:
         """Return the numeric fields of hits, ``(n,)`` by name."""
         return numbers_of(hits, self._fields)
 
-    async def _searched_indices(self, client: SearchClient) -> SearchedIndices | None:
-        """Return the indices whose vectors kNN searches; None if there are none."""
-        indices = await searched_indices_of(client, [], {})
-        return None if indices.encoder is None else indices
-
     async def _found(
         self,
         queries: Sequence[Query],
         text_fields: Sequence[str],
         size: int,
-        client: SearchClient,
-        indices: SearchedIndices | None,
+        searches: TargetSearches,
+        indices: SearchedIndices,
     ) -> list[FoundWindow]:
         bodies = [{"query": matching(one.text, text_fields), "size": size, **self._marks} for one in queries]
-        answers, nearest = await asyncio.gather(client.search(bodies), self._nearest(queries, size, client, indices))
+        # the nearest first: its searches are sent a step of the event loop later, in the request of the first passes
+        finding = self._nearest(queries, size, searches, indices)
+        nearest, answers = await asyncio.gather(finding, searches.send(bodies))
         firsts = [answer["hits"]["hits"] for answer in answers]
-        joined = [outside(first, near) for first, near in zip(firsts, nearest, strict=True)]
+        joined = [[dict(one.hit) for one in outside(*pair)] for pair in zip(firsts, nearest, strict=True)]
         scored = [
             {
                 "query": {"bool": {"should": [body["query"]], "filter": [these(hits)]}},
@@ -147,7 +141,7 @@ class IndexReader:
             for body, hits in zip(bodies, joined, strict=True)
         ]
         found = []
-        for first, hits, answer in zip(firsts, joined, await client.search(scored), strict=True):
+        for first, hits, answer in zip(firsts, joined, await searches.send(scored), strict=True):
             scores = dict(zip(content_ids(answer["hits"]["hits"]), answer["hits"]["hits"], strict=True))
             for hit, identity in zip(hits, content_ids(hits), strict=True):
                 hit["_score"] = scores[identity]["_score"] if identity in scores else 0.0
@@ -155,26 +149,14 @@ class IndexReader:
         return found
 
     async def _nearest(
-        self, queries: Sequence[Query], size: int, client: SearchClient, indices: SearchedIndices | None
-    ) -> list[list[dict[str, Any]]]:
-        """Return for each query the hits of the documents nearest to it."""
-        if indices is None or indices.encoder is None:
+        self, queries: Sequence[Query], size: int, searches: TargetSearches, indices: SearchedIndices
+    ) -> list[Sequence[Neighbour]]:
+        """Return for each query the documents nearest to it."""
+        if indices.encoder is None:
             return [[] for _ in queries]
-        encoder, product = indices.encoder, await self._gateway.upstream.product()
-        vectors = np.stack([query.vectors[0] for query in queries])
-        if not indices.sides:
-            bodies = [{**search_body(product, vector, size, []), **self._marks} for vector in vectors]
-            answers = await client.search(bodies)
-            return [
-                [hit for hit in answer["hits"]["hits"] if (key := own_key(hit)) is not None and key.encoder == encoder]
-                for answer in answers
-            ]
-        context = SearchContext(product, self._caller, encoder, {}, Deadline())
-        search = SideIndexSearch(
-            any_clause(product), context, indices, client, self._gateway, details=False, fields=self._marks
-        )
-        nearest = await search.nearest(vectors, size)
-        return [[dict(search.hits[number]) for number in one.documents.tolist()] for one in nearest]
+        target = KnnTarget(self._caller, indices, searches, fields=self._marks)
+        search = NearestSearch(self._gateway, target)
+        return [found.documents for found in await search.nearest([query.vectors[:1] for query in queries], size)]
 
     @property
     def _marks(self) -> Body:

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
+from es_ttc.serving.candidates.targets import TargetCache
 from es_ttc.serving.cascade import Item, begin_items, rank_by_items
 from es_ttc.serving.engine import EngineRefusal, Refusal
 from es_ttc.serving.features.keys import are_identified
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.knn.searched_indices import KnownTargets
 from es_ttc.serving.logs import log
 from es_ttc.serving.plan.bodies import AGGREGATIONS, NAMED_SCORES, bare_body
 from es_ttc.serving.plan.plan import SearchPlan
@@ -39,7 +40,7 @@ class Rescoring:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._targets = KnownTargets()
+        self._targets = TargetCache()
         self._strategies = AdaptiveReranking(gateway)
 
     async def begin(
@@ -50,12 +51,9 @@ class Rescoring:
         The query is encoded during the first pass if ``encode``, else after it.
         """
         item.params, caller = plan.params, request.caller(item)
-        calibrated = await calibrated_name(
-            [one.section for one in (plan, *plan.later)],
-            self._gateway.tuned.relevance,
-            caller,
-            self._gateway.engine.as_caller(caller),
-        )
+        calibrated, relevance = unquote(caller.indices), self._gateway.tuned.relevance
+        if plan.section.relevance_key is not None and relevance:
+            calibrated = await calibrated_name(relevance, caller, self._gateway.engine.as_caller(caller))
 
         def begin(one: SearchPlan) -> WindowRescoring | AdaptiveRescoring:
             if one.problem is not None and one.section.on_error == "fail":
@@ -66,12 +64,18 @@ class Rescoring:
                 self._gateway, self._targets, request, item, one, calibrated=calibrated, encode=encode
             )
 
-        whole, items = begin_items(plan, begin)
+        def begin_all(plan: SearchPlan) -> tuple[SearchPlan, tuple[Item, ...]]:
+            if plan.later:
+                return begin_items(plan, begin)
+            item = begin(plan)
+            return item.plan, (item,)
+
+        whole, items = begin_all(plan)
         if whole.numbers and caller.pit is None:  # a point in time names no indices: the window is examined
             try:
                 await self._require_numbers(whole, caller)
             except MissingFeature as problem:
-                whole, items = begin_items(_without_numbers(plan, items, problem), begin)
+                whole, items = begin_all(_without_numbers(plan, items, problem))
         bare = items[0].reads_bare_hits and not request.is_multi and can_split(whole)
         named = self._gateway.attached.expects_ids(caller)
         again = partial(search_again, self._gateway.engine, request, item)
@@ -237,7 +241,10 @@ class RescoredSearch:
         elif response["_shards"]["failed"] or await self._lacks_ids(hits):
             return None
         began = time.perf_counter()
-        page = await rank_by_items(self._plan, self._items, hits, first_pass_ms=ms, since=since)
+        if len(self._items) == 1:
+            page = await self._items[0].rank(hits, first_pass_ms=ms, since=since)
+        else:
+            page = await rank_by_items(self._plan, self._items, hits, first_pass_ms=ms, since=since)
         self._window = hits
         if bare and not are_identified(page.hits):
             return None

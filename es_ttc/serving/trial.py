@@ -30,12 +30,10 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.logs import log
-from es_ttc.serving.plan.items import find_rescore
-from es_ttc.serving.plan.plan import DEFAULT_SIZE
-from es_ttc.serving.request.body import body_integer, texts_of
+from es_ttc.serving.plan.plan import plan_search
 from es_ttc.serving.request.request import Api, SearchParams, may_be_ours
 from es_ttc.serving.request.response import Outcome, respond_as_asked
-from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, parse_section, texts_in
+from es_ttc.serving.request.section import KEY
 from es_ttc.serving.search import Searches
 from es_ttc.settings import GatewaySettings
 
@@ -96,24 +94,22 @@ class Trial:
         adapter = self._adapters.of("" if segments[0] in tuple(Api) else segments[0])
         if adapter is None or not may_be_ours(raw) or incoming.header(b"content-encoding"):
             return None
+        params = SearchParams.parse(incoming.query_string)
         try:
             body = jsonio.loads(raw)
-            found = find_rescore(body["rescore"])
-            section = parse_section(found[1][0][KEY], default_method=DEFAULT_METHOD) if found else None
-            texts = texts_in(section) if section else ()
-            texts = texts or tuple(dict.fromkeys(texts_of(body.get("query"))))
-        except (InvalidRequest, LookupError, RecursionError, TypeError, ValueError):
+            plan = plan_search(body, params.engine, max_window=self._max_window) if isinstance(body, dict) else None
+        except (InvalidRequest, RecursionError, ValueError):
             return None
-        start, size = body_integer(body.get("from", 0)), body_integer(body.get("size", DEFAULT_SIZE))
-        url = SearchParams.parse(incoming.query_string).url
-        if section is None or start is None or not size or not _CHANGES_HITS.isdisjoint(url):
+        if plan is None or len(plan.texts) != 1 or not plan.page.size or not _CHANGES_HITS.isdisjoint(params.url):
             return None
-        if len(texts) != 1 or not _CHANGES_ORDER.isdisjoint(body) or not 0 < start + size <= self._max_window:
+        if not _CHANGES_ORDER.isdisjoint(body):
             return None
-        text = " ".join(texts[0].split())
+        text = " ".join(plan.texts[0].split())
         seed = f"{adapter.identity.key}\n{text}".encode(errors="replace")
         coin = Random(blake2b(seed).digest())  # noqa: S311 - of a draft
-        return _Drawn(adapter, body, text, start, size, coin) if coin.random() < self._share else None
+        if coin.random() >= self._share:
+            return None
+        return _Drawn(adapter, body, text, plan.page.start, plan.page.size, coin)
 
     async def _interleaved(self, incoming: RawRequest, drawn: _Drawn) -> _Answer | None:
         """Return the answer of both rankings, and log it; None if one of them could not be made."""

@@ -1,5 +1,6 @@
 """Blend over attached indices: the same ranking as with features of their own, and nothing past filter and source."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,8 +25,15 @@ DEAREST: dict[str, Any] = {
 WINDOW = 5
 
 
-def blended(gateway: str, index: str, query: dict[str, Any] = WORDS, size: int = WINDOW, **body: Any) -> Reply:
-    rescore = {"window_size": WINDOW, "ttc": {"query_text": CATS, "on_error": "fail"}}
+def blended(
+    gateway: str,
+    index: str,
+    query: dict[str, Any] = WORDS,
+    size: int = WINDOW,
+    texts: Sequence[str] = (CATS,),
+    **body: Any,
+) -> Reply:
+    rescore = {"window_size": WINDOW, "ttc": {"query_texts": [*texts], "on_error": "fail"}}
     return search(gateway, index, {"query": query, "size": size, "rescore": rescore, **body})
 
 
@@ -34,8 +42,8 @@ async def test_the_ranking_is_that_of_an_index_with_features_of_its_own(
 ) -> None:
     await native(engine, f"{shop}-native", spec, encoder)
     await attach(engine, shop, spec, encoder)
-    for start in (0, WINDOW):
-        page: dict[str, Any] = {"from": start, "_source": ["title"]}
+    for start, texts in ((0, (CATS,)), (WINDOW, (CATS,)), (0, (CATS, "a dog sleeps in the snow"))):
+        page: dict[str, Any] = {"from": start, "_source": ["title"], "texts": texts}
         expected, got = (blended(gateway, index, DEAREST, **page) for index in (f"{shop}-native", shop))
         assert got.status == 200, got.body
         assert got.ids == expected.ids

@@ -17,5 +17,5 @@ async def test_features_beside_an_index_cannot_and_it_says_what_can(
 ) -> None:
     await attach(engine, shop, spec, encoder)
     for name in (shop, f"ttc-side-{shop}"):
-        with pytest.raises(InvalidRequest, match=r"phrases must be in the documents .*`es-ttc index create`"):
+        with pytest.raises(InvalidRequest, match="`es-ttc index create`"):
             await add_enrichment(engine, name)

@@ -19,7 +19,7 @@ from es_ttc.index.attach import fill_attached
 from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.retrievers import registry
-from es_ttc.serving.knn import searched_indices
+from es_ttc.serving.candidates import targets
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import FIELDS, attach, put, update
 from tests.attach.test_beside import ask, native, scores
@@ -103,7 +103,7 @@ async def test_it_finds_what_an_index_with_vectors_of_its_own_finds(
 async def test_nothing_that_is_hidden_is_found_used_or_read(
     engine: Engine, attached: str, through_relay: str, relayed: Relay, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(searched_indices, "_FEW", few)
+    monkeypatch.setattr(targets, "_FEW", few)
     alias = f"{attached}-dear"
     actions = [{"add": {"index": attached, "alias": alias, "filter": DEAR}}]
     await engine.request("POST", "/_aliases", body={"actions": actions})
@@ -135,7 +135,7 @@ async def test_nothing_that_is_hidden_is_found_used_or_read(
 async def test_more_neighbours_are_asked_for_until_enough_match(
     attached: str, through_relay: str, relayed: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searched_indices, "_FEW", 0)
+    monkeypatch.setattr(targets, "_FEW", 0)
 
     def asked_of_the_side() -> list[int]:
         lines = [line for one in relayed.passed if BESIDE in one.body for line in one.body.splitlines()]

@@ -157,12 +157,12 @@ def test_damage_in_the_midst_is_told(tmp_path: Path) -> None:
         memory.append(_rejected(1))
     path = tmp_path / MEMORY_FILE
     path.write_bytes(path.read_bytes().replace(b'"generation":1', b'"generation":"x"'))
-    with pytest.raises(ConfigurationError, match="line 2 is no record of a search"):
+    with pytest.raises(ConfigurationError, match="line 2"):
         SearchLog(tmp_path)
 
 
 def test_two_processes_do_not_write_one_memory(tmp_path: Path) -> None:
-    with SearchLog(tmp_path), pytest.raises(ConfigurationError, match="another process runs the search"):
+    with SearchLog(tmp_path), pytest.raises(ConfigurationError, match="another process"):
         SearchLog(tmp_path)
 
 

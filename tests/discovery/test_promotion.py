@@ -108,7 +108,7 @@ def test_a_program_whose_scores_depend_on_other_queries_is_not_calibrated(tasks:
         sample = task.queries[:-1]
         assert not is_calibrated(record(WORDS), task, sample, Limits())
         assert is_calibrated(record(CALIBRATED), task, sample, Limits())
-        with pytest.raises(InvalidRequest, match="the gateway has one at a time"):
+        with pytest.raises(InvalidRequest, match="one at a time"):
             is_calibrated(record(by_batch), task, sample, Limits())
 
 
@@ -119,12 +119,12 @@ def test_a_file_that_was_changed_is_not_served(found: Path, tmp_path: Path) -> N
     assert [list(gateway.served["programs"]) for gateway in gateways] == [["g001"], []]
     path = programs / "g001.py"
     path.write_text(WORDS.replace("overlap", "bigrams"))
-    with pytest.raises(ConfigurationError, match=r"g001\.py\] is not what was promoted"):
+    with pytest.raises(ConfigurationError, match=r"g001\.py\]"):
         create_app(GatewaySettings(programs=programs))
     manifest = json.loads((programs / "g001.json").read_bytes())
     path.write_text("import os\n")
     (programs / "g001.json").write_text(json.dumps({**manifest, "sha256": promoted.program_digest("import os\n")}))
-    with pytest.raises(ConfigurationError, match="may not run: forbidden"):
+    with pytest.raises(ConfigurationError, match="forbidden"):
         promoted.read_programs(programs)
     (programs / "g001.json").write_text("{}")
     with pytest.raises(ConfigurationError, match="no file of `es-ttc discover promote`"):

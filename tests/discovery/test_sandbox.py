@@ -111,19 +111,19 @@ def test_honest_linear_algebra_runs(bees: DiscoveryTask) -> None:
 
 def test_the_encoders_time_is_limited_too(bees: DiscoveryTask) -> None:
     source = "def program(Q, D, S, ctx):\n    ctx.encode_fn(list(ctx.query_texts))\n    return S\n"
-    with pytest.raises(Refused, match="seconds of the encoder") as caught:
+    with pytest.raises(Refused, match="encoder") as caught:
         run(source, [bees], Limits(encoding=0.0))
     assert caught.value.reason == RefusalReason.COST
 
 
 def test_a_sandbox_that_cannot_be_locked_is_no_fault_of_the_program(bees: DiscoveryTask) -> None:
-    with pytest.raises(ConfigurationError, match="could not lock its process"):
+    with pytest.raises(ConfigurationError, match="lock"):
         run(f"{HEAD}def program(Q, D, S, ctx):\n    return S\n", [bees], Limits(memory_mb=2**43))
 
 
 def test_code_that_changes_meanwhile_ends_the_search(bees: DiscoveryTask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("es_ttc.sandbox.wire.edition", lambda: "older")
-    with pytest.raises(ConfigurationError, match="run it again to go on"):
+    with pytest.raises(ConfigurationError, match="to go on"):
         run("def program(Q, D, S, ctx):\n    return S\n", [bees], LIMITS)
 
 

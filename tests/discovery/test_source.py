@@ -83,7 +83,7 @@ def test_the_papers_programs_stand_inside(name: str) -> None:
 
 def test_a_misspelt_primitive_is_named() -> None:
     source = f"from es_ttc.rescorers.programs.primitives.fusion import rank\n{PLAIN.format('rank(S)')}"
-    with pytest.raises(Refused, match=r"line 1: .* did you mean \[ranks\]"):
+    with pytest.raises(Refused, match=r"\[ranks\]"):
         compiled(source)
 
 

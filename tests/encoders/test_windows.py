@@ -83,12 +83,12 @@ def test_every_window_begins_with_the_prompt(tokenizer: Tokenizer) -> None:
 
 
 def test_a_prompt_that_leaves_no_room_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ConfigurationError, match=r"max_length \[8\].*document prompt"):
+    with pytest.raises(ConfigurationError, match=r"max_length \[8\]"):
         Reader(tokenizer, max_length=8, prompts={"query": "", "document": "one two three four five six"})
 
 
 def test_a_text_that_is_no_string_is_named_by_its_position(reader: Reader) -> None:
-    with pytest.raises(EncoderError, match="text 1 must be a string, got NoneType"):
+    with pytest.raises(EncoderError, match=r"text 1.*NoneType"):
         reader.read(["fine", None], "document", 10)  # type: ignore[list-item]
 
 

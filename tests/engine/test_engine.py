@@ -57,7 +57,7 @@ async def test_an_index_is_made_seen_and_deleted(engine: Engine, index_name: str
 @pytest.mark.parametrize("name", ["{}*", "*", "_all", "{},other", "{}?", "-{}", ""])
 async def test_names_that_could_mean_several_indices_are_refused(engine: Engine, index_name: str, name: str) -> None:
     await write(engine, index_name, 1)
-    with pytest.raises(InvalidRequest, match="does not name one index"):
+    with pytest.raises(InvalidRequest, match="one index"):
         await engine.delete_index(name.format(index_name))
     assert await engine.exists(index_name)
 

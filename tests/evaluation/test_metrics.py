@@ -99,7 +99,7 @@ def test_a_ranking_with_a_document_twice_is_refused() -> None:
 
 
 def test_a_cutoff_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="k must be 1 or more, got 0"):
+    with pytest.raises(ValueError, match=r"k .*0"):
         score({"q": {"a": 1}}, {"q": ["a"]}, k=0)
 
 

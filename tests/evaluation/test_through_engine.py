@@ -122,7 +122,7 @@ def test_numeric_fields_of_a_collection_are_those_of_its_index(
         found, _ = run_plan(replace(plan, engine=through), collection, encoder)
         assert found.methods["learned"].scores.mean("mrr") == 1.0, through
         lacking = replace(collection, documents=documents[-1:])
-        with pytest.raises(InvalidRequest, match=r"no document of \[dated\] has a number in the field"):
+        with pytest.raises(InvalidRequest, match=r"\[dated\]"):
             run_plan(replace(plan, engine=through), lacking, encoder)
 
 
@@ -153,10 +153,10 @@ def test_a_run_that_fails_leaves_no_index(small: Collection, opensearch_url: str
     before = indices(opensearch_url)
     settings = EngineSettings(engine=opensearch_url)
     plan = EvaluationPlan(resolve(["dense", "spectral"]), first_pass="hybrid", engine=settings)
-    with pytest.raises(InvalidRequest, match=r"\[first-pass\] hybrid is for --engine memory"):
+    with pytest.raises(InvalidRequest, match=r"\[first-pass\].*--engine"):
         run_plan(plan, small, encoder)
     plan = EvaluationPlan(resolve(["bm25"], {"bm25": {"k1": 0.9}}), engine=settings)
-    with pytest.raises(InvalidRequest, match=r"params of \[bm25\] are for --engine memory"):
+    with pytest.raises(InvalidRequest, match=r"\[bm25\].*--engine"):
         run_plan(plan, small, encoder)
     assert indices(opensearch_url) == before
 
@@ -165,7 +165,7 @@ def test_a_window_beyond_an_engine_s_reach_is_refused(opensearch_url: str, encod
     documents = tuple(Document(str(i), "", "") for i in range(MAX_RESULT_WINDOW + 1))
     collection = Collection("wide", "test", documents, {"q": "x"}, {"q": {"0": 1}})
     plan = EvaluationPlan(resolve(["spectral"]), window=None, engine=EngineSettings(engine=opensearch_url))
-    with pytest.raises(InvalidRequest, match=r"\[window\] all is 10001 documents, and an engine gives up to 10000"):
+    with pytest.raises(InvalidRequest, match=r"\[window\]"):
         run_plan(plan, collection, encoder)
 
 

@@ -170,7 +170,7 @@ def test_numpy_imports_for_a_program_only_what_is_loaded(monkeypatch: pytest.Mon
     own = compiled(PLAIN).__globals__["__builtins__"]["__import__"]
     assert own("numpy.linalg") is not None
     for name in ("numpy.f2py.crackfortran", "os", "numpyx"):
-        with pytest.raises(ImportError, match="programs may not import"):
+        with pytest.raises(ImportError, match="import"):
             own(name)
 
 

@@ -200,7 +200,7 @@ def test_a_gateway_that_stops_ends_what_still_runs() -> None:
         while kept.cpu_times().user < begun + 0.2 and not trapped.done():
             pass
         host.close()
-        with pytest.raises(ProgramError, match="the gateway is stopping"):
+        with pytest.raises(ProgramError, match="stopping"):
             trapped.result(timeout=10)
     assert not children()
 
@@ -209,7 +209,7 @@ def test_a_call_that_nobody_waits_for_leaves_its_process_to_the_next(host: Progr
     one = np.ones((1, 2), np.float32)
     gone = Call()
     gone.give_up()
-    with pytest.raises(ProgramError, match="was not there in time"):
+    with pytest.raises(ProgramError, match="in time"):
         gone.run(lambda: run(host.program(ENDLESS), one, one, one_query("x")))
     assert run(host.program(ENDLESS), one, one, one_query("x")).shape == (1, 1)
     assert len([child for child in children() if _is_kept(child)]) == 1
@@ -227,7 +227,7 @@ def test_program_beyond_memory_or_time_is_refused() -> None:
         assert not [child for child in children() if _is_kept(child)]  # none is kept
     finally:
         host.close()
-    with pytest.raises(ProgramError, match="the gateway is stopping"):
+    with pytest.raises(ProgramError, match="stopping"):
         run(host.program(ENDLESS), one, one, one_query("x"))
 
 

@@ -95,7 +95,7 @@ async def test_a_build_that_is_stopped_serves_nobody_and_is_gone_on_with(engine:
         await build_graph(engine, corpus, PARAMS, report=stop)
     assert await serving_graph(engine, corpus) is None
     [half] = await graphs_of(engine, corpus)
-    with pytest.raises(InvalidRequest, match="no finished neighbour graph: run `es-ttc graph build"):
+    with pytest.raises(InvalidRequest, match="es-ttc graph build"):
         await update_graph(engine, corpus)
     built = await build_graph(engine, corpus, PARAMS)
     assert (built.graph, built.resumed, built.total) == (half, 1024, 1600)
@@ -154,7 +154,7 @@ async def test_an_index_made_anew_needs_a_new_graph(engine: Engine, corpus: str)
     await build_graph(engine, corpus, PARAMS)
     await engine.delete_index(corpus)
     await create_index(engine, corpus, SPEC)
-    with pytest.raises(InvalidRequest, match="is of other vectors than the index has now"):
+    with pytest.raises(InvalidRequest, match="other vectors"):
         await update_graph(engine, corpus)
     built = await build_graph(engine, corpus, PARAMS)
     assert built.total == 0
@@ -173,5 +173,5 @@ async def test_show_graph_counts_documents_edges_and_reach(engine: Engine, corpu
     stale = await show_graph(engine, corpus)
     assert (stale.written_since, stale.stale) == (1, True)
     assert await delete_graphs(engine, corpus) == [shown.graph]
-    with pytest.raises(InvalidRequest, match="no finished neighbour graph"):
+    with pytest.raises(InvalidRequest, match="neighbour graph"):
         await show_graph(engine, corpus)

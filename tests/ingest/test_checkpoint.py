@@ -66,7 +66,7 @@ def test_a_changed_file_is_noticed_even_at_the_same_size(tmp_path: Path, job: In
     docs.write_text('{"b": 1}\n' * 10)
     os.utime(docs, ns=(before.st_atime_ns, before.st_mtime_ns))
     changed = replace(job, inputs=(Fingerprint.of(str(docs)),))
-    with pytest.raises(InvalidRequest, match=r"file \[.*docs.jsonl\] is not what it was"):
+    with pytest.raises(InvalidRequest, match=r"\[.*docs.jsonl\]"):
         IngestCheckpoint.load(path, changed)
 
 

@@ -54,7 +54,7 @@ def test_types_may_be_given(tmp_path: Path) -> None:
     path.write_text("zip,size\n10115,1\n")
     assert read(path, "zip=text") == [{"zip": "10115", "size": 1}]
     assert read(path, "text") == [{"zip": "10115", "size": "1"}]
-    with pytest.raises(InvalidRequest, match=r"\[--types\] names column \[price\].*zip, size"):
+    with pytest.raises(InvalidRequest, match=r"\[--types\].*\[price\]"):
         read(path, "price=number")
 
 

@@ -40,11 +40,9 @@ async def test_enrichment_job_without_a_model_is_paused_with_the_reason(
     assert made.enrichment is not None
     job = made.enrichment.job
     assert (made.enrichment.state, job.id) == ("paused", f"enrich-{index_name}")
-    assert job.reason == (
-        "no language model is configured: set ES_TTC_LLM_URL (llm_url) to an OpenAI-compatible endpoint such as "
-        f"http://127.0.0.1:8000/v1; then `es-ttc jobs resume {job.id}`"
-    )
-    with pytest.raises(ConfigurationError, match="no language model is configured"):
+    assert "ES_TTC_LLM_URL" in job.reason
+    assert f"`es-ttc jobs resume {job.id}`" in job.reason
+    with pytest.raises(ConfigurationError, match="language model"):
         await commands.resume(engine, settings, job.id)
     with model_process(tmp_path) as (model, _, __):
         job_setup = JobSetup(engine.url, index_name, model, tmp_path)

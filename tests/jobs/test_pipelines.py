@@ -247,7 +247,7 @@ async def test_follow_index_without_features_is_refused_and_unchanged(
     await attach_beside(engine, source, replace(spec, text_fields=("text",)), encoder)
     with pytest.raises(InvalidRequest, match=r"leave out --plugin"):
         await follow(engine, settings, index_name, "later", plugin_timeout="30s")
-    with pytest.raises(InvalidRequest, match=r"leave out --enrich, or make an index with"):
+    with pytest.raises(InvalidRequest, match="--enrich"):
         await follow(engine, settings, index_name, "later", EnrichmentOptions())
     [side] = (await engine.mapping(f"ttc-side-{index_name}")).values()
     assert "writes" not in side["_meta"]["ttc"]
@@ -262,7 +262,7 @@ async def test_follow_without_plugin_is_refused_before_any_change(
     settings = settings_for(engine, index_name)
     await create_index(engine, index_name, spec)
     before = await engine.mapping(index_name)
-    with pytest.raises(ConfigurationError, match=r"has no ingest processor \[ttc\]: install the es-ttc plugin"):
+    with pytest.raises(ConfigurationError, match=r"\[ttc\].*es-ttc plugin"):
         await follow(engine, settings, index_name, "now", EnrichmentOptions(), plugin_timeout="30s")
     assert await engine.mapping(index_name) == before
     assert not await engine.exists(settings.jobs_index)

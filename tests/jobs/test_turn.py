@@ -213,7 +213,7 @@ async def test_cancel_leaves_whole_documents_only(engine: Engine, index_name: st
         assert 0 < counted.enriched == counted.once == counted.notes < COUNT
         with pytest.raises(InvalidRequest, match=f"job .{job}. is cancelled and cannot become running"):
             await commands.resume(engine, desk.settings, job)
-        with pytest.raises(InvalidRequest, match="was cancelled: submit it again"):
+        with pytest.raises(InvalidRequest, match="cancelled"):
             await commands.retry(engine, desk.settings, job)
         paused = (await desk.submit()).job.id
         await commands.pause(engine, desk.settings, paused)
@@ -228,7 +228,7 @@ async def test_two_jobs_on_one_index_take_turns(engine: Engine, index_name: str,
         first = (await desk.submit()).job.id
         # What something else has written among the jobs holds none up.
         await desk.store.indices.put("other", {"kind": "job", "job": {"index": index_name, "status": "running"}})
-        with pytest.raises(InvalidRequest, match=r"\[other\] of .* is no job of es-ttc: delete it"):
+        with pytest.raises(InvalidRequest, match=r"\[other\]"):
             await desk.store.enrichment.get("other")
         second = await desk.submit(redo=True, tau=0.9)
         assert (second.state, second.waits_for) == ("waiting", first)
@@ -280,7 +280,7 @@ async def test_a_spent_budget_pauses_the_job(engine: Engine, index_name: str, tm
         assert await desk.turn(job) is TurnEnd.STOPPED
         shown = await desk.shown(job)
         assert shown.state == "paused"
-        assert "the budget is spent (60 of 50 tokens)" in shown.job.reason
+        assert "60 of 50" in shown.job.reason
         await commands.resume(engine, desk.settings, job, tokens=10_000)
         shown = await desk.work(job)
         assert (shown.state, shown.progress.done, shown.progress.tokens) == ("completed", COUNT, COUNT * 15)
@@ -315,7 +315,7 @@ async def test_failures_are_told_by_kind_and_retried(engine: Engine, index_name:
         assert (await commands.retry(engine, desk.settings, job)).progress.failed == 0
         shown = await desk.work(job)
         assert (shown.state, shown.progress.done, shown.progress.skipped) == ("completed", COUNT, 1)
-        with pytest.raises(InvalidRequest, match="has failed: there is nothing to retry"):
+        with pytest.raises(InvalidRequest, match="nothing to retry"):
             await commands.retry(engine, desk.settings, job)
 
 
@@ -324,7 +324,7 @@ async def test_a_model_that_fails_all_the_time_pauses_the_job(engine: Engine, in
         job = (await desk.submit(most_failures=5)).job.id
         assert await desk.turn(job) is TurnEnd.STOPPED
         shown = await desk.shown(job)
-        assert "5 documents in a row failed, the last one as [unreadable]" in shown.job.reason
+        assert "[unreadable]" in shown.job.reason
         assert len(desk.model.asked) < 2 * COUNT
 
 
@@ -404,33 +404,31 @@ async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
             await submission.submit_job(engine, desk.settings, JobRequest(index=other, lanes=1, min_similarity=0.3))
         ).job.id
         assert await desk.turn(job) is TurnEnd.STOPPED
-        assert "set ES_TTC_ENCODER to the index's, for workers too" in (await desk.shown(job)).job.reason
+        assert "ES_TTC_ENCODER" in (await desk.shown(job)).job.reason
 
 
 async def test_submit_with_invalid_options_is_refused(engine: Engine, index_name: str, tmp_path: Path) -> None:
     async with desk_of(engine, index_name, tmp_path, count=1) as desk:
-        with pytest.raises(UnknownJob, match=r"there is no job \[nothing\]: see `es-ttc jobs list`"):
+        with pytest.raises(UnknownJob, match=r"\[nothing\].*`es-ttc jobs list`"):
             await desk.shown("nothing")
-        with pytest.raises(InvalidRequest, match=r"\[tau\] must lie between 0 and 1"):
+        with pytest.raises(InvalidRequest, match=r"\[tau\]"):
             await desk.submit(tau=1.5)
         own = tmp_path / "own.txt"
         own.write_text("Write words.")
-        with pytest.raises(ConfigurationError, match=r"lacks its placeholder: write \{\{document\}\}"):
+        with pytest.raises(ConfigurationError, match=r"\{\{document\}\}"):
             await desk.submit(prompt=str(own))
-        with pytest.raises(
-            ConfigurationError, match=r"there is no prompt \[claim\]: name one of arguments, base, claims"
-        ):
+        with pytest.raises(ConfigurationError, match=r"\[claim\]"):
             await desk.submit(prompt="claim")
-        with pytest.raises(InvalidRequest, match=r"\[query\] is no query of the engine"):
+        with pytest.raises(InvalidRequest, match=r"\[query\]"):
             await desk.submit(query={"matches": {}})
         plain = f"{index_name}-plain"
         await create_index(engine, plain, IndexSpec(IDENTITY, tokens="none"))
         with pytest.raises(MissingFeature, match=f"add it with `es-ttc index enrichment {plain}`"):
             await submission.submit_job(engine, desk.settings, JobRequest(index=plain))
-        with pytest.raises(InvalidRequest, match=r"there is no index \[nowhere\] in the engine"):
+        with pytest.raises(InvalidRequest, match=r"\[nowhere\]"):
             await submission.submit_job(engine, desk.settings, JobRequest(index="nowhere"))
         away = desk.settings.model_copy(update={"llm_url": "http://127.0.0.1:9/v1"})
-        with pytest.raises(LlmError, match=r"nothing is submitted: the model at .* cannot be reached"):
+        with pytest.raises(LlmError, match="cannot be reached"):
             await submission.submit_job(engine, away, JobRequest(index=index_name))
         assert await commands.listed(engine, desk.settings) == []
 

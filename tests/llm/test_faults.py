@@ -134,7 +134,7 @@ async def test_redirects_are_not_followed() -> None:
     async with scripted_model(["yes"]) as other:
         moved = web.Response(status=307, headers={"Location": f"{other.url}/completions"})
         async with scripted_model([moved]) as model, LlmClient(settings_for(model.url)) as client:
-            with pytest.raises(LlmError, match="a redirect, which is not followed"):
+            with pytest.raises(LlmError, match="redirect"):
                 await client.ask("?")
     assert other.asked == []
 
@@ -163,7 +163,7 @@ async def test_prompts_and_the_key_are_never_logged(caplog: pytest.LogCaptureFix
     settings = {"llm_api_key": "sk-very-secret", "llm_attempts": 2}
     async with scripted_model([503, "yes", telling]) as model, LlmClient(settings_for(model.url, **settings)) as client:
         await client.ask(SECRET)
-        with pytest.raises(LlmError, match="since it repeats the request"):
+        with pytest.raises(LlmError, match="repeats the request"):
             await client.ask(SECRET)
     assert model.headers[0]["Authorization"] == "Bearer sk-very-secret"
     told = "\n".join(f"{record.getMessage()} {vars(record)}" for record in caplog.records)

@@ -80,7 +80,7 @@ def test_blobs_stand_in_doc_values_but_beside_nested_tokens(tokens: TokenStorage
 def test_more_spans_than_a_document_may_have_are_refused() -> None:
     most = replace(SPEC, max_tokens=20_000, spans=(SpanGrid(10, 2),))
     index_body(most, OPENSEARCH)
-    with pytest.raises(InvalidRequest, match=r"20,000 tokens would have 10,001 nested vectors.*larger stride"):
+    with pytest.raises(InvalidRequest, match="10,001 nested vectors"):
         index_body(replace(most, spans=(SpanGrid(10, 2), SpanGrid(30, 20_000))), OPENSEARCH)
 
 

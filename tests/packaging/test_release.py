@@ -52,7 +52,7 @@ def test_a_version_of_another_form_changes_nothing(checkout: Path, version: str)
 
 def test_an_installation_says_its_versions(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
-    with pytest.raises(ValueError, match="no installation of Elasticsearch"):
+    with pytest.raises(ValueError, match="installation"):
         plugins.of_installation(tmp_path)
     for jar in ("elasticsearch-9.5.3", "elasticsearch-core-9.5.3", "lucene-core-10.5.0", "log4j-api-2.26.1"):
         (tmp_path / "lib" / f"{jar}.jar").touch()

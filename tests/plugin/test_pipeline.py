@@ -150,10 +150,10 @@ def test_a_pipeline_is_checked_when_it_is_made(
 
 def test_plugin_request_with_invalid_options_is_refused(plugged: Plugged) -> None:
     mistakes: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-        ({"query": EVERYTHING}, {"method": "spectrl", "query_text": "x"}, "did you mean [spectral]?"),
-        ({"query": {"term": {"number": 1}}}, {}, "[ttc.query_text] is missing"),
-        ({"query": EVERYTHING}, {"query_txt": "x"}, "did you mean [query_text]?"),
-        ({"query": EVERYTHING, "sort": ["number"]}, {"query_text": "x"}, "Cannot use [sort]"),
+        ({"query": EVERYTHING}, {"method": "spectrl", "query_text": "x"}, "[spectral]"),
+        ({"query": {"term": {"number": 1}}}, {}, "[ttc.query_text]"),
+        ({"query": EVERYTHING}, {"query_txt": "x"}, "[query_text]"),
+        ({"query": EVERYTHING, "sort": ["number"]}, {"query_text": "x"}, "[sort]"),
         ({"query": EVERYTHING, "from": 9_990, "size": 20}, {"query_text": "x"}, "less deep"),
     ]
     for body, section, words in mistakes:
@@ -167,7 +167,7 @@ def test_elasticsearch_plugin_refuses_scroll_and_invalid_windows(elasticsearch_p
     assert (scroll.status, "[scroll]" in scroll.reason) == (400, True), scroll.body
     for window in (0, 10_001, "100", None):
         reply = through(plugged, SHARDED, {"query": EVERYTHING}, query_text="x", window_size=window)
-        assert (reply.status, "[ext.ttc.window_size] must be from 1 to 10000" in reply.reason) == (400, True)
+        assert (reply.status, "[ext.ttc.window_size]" in reply.reason) == (400, True)
 
 
 def test_each_of_several_searches_of_elasticsearch_has_its_own(elasticsearch_plugged: Plugged) -> None:
@@ -202,7 +202,7 @@ def test_blend_is_the_default_and_ranks_the_window_alone(plugged: Plugged) -> No
     inside = search(plugged.url, CODED, body | {"rescore": rescorer})
     assert inside.ids == expected.ids
     joined = search(plugged.url, CODED, body | {"rescore": {**rescorer, "ttc": section}})
-    assert (joined.status, "[ttc.candidates] needs a search through the gateway" in joined.reason) == (400, True)
+    assert (joined.status, "[ttc.candidates]" in joined.reason) == (400, True)
 
 
 def test_a_fault_leaves_the_first_pass_and_says_so(plugged: Plugged) -> None:

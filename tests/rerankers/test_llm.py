@@ -77,7 +77,7 @@ async def test_an_order_may_be_short_and_is_asked_for_twice_at_most() -> None:
     assert [body["temperature"] for body in model.asked] == [0, 0.5]
     async with scripted_model(["I cannot decide"]) as model:
         reranker = made(model.url, "listwise")
-        with pytest.raises(RerankerError, match="answered twice without an order"):
+        with pytest.raises(RerankerError, match="without an order"):
             await reranker.order("q", PASSAGES)
         await reranker.close()
     assert len(model.asked) == 2
@@ -114,7 +114,7 @@ def test_the_prompt_is_part_of_the_identity(tmp_path: Path) -> None:
     assert isinstance(built_in, PointwiseLlm)
     assert built_in.identity != own.identity
     assert isinstance(made("http://127.0.0.1:9", "listwise"), ListwiseLlm)
-    with pytest.raises(ConfigurationError, match=r"lacks its placeholder: write \{\{passages\}\}"):
+    with pytest.raises(ConfigurationError, match=r"\{\{passages\}\}"):
         made("http://127.0.0.1:9", "listwise", prompt=str(mine))
 
 

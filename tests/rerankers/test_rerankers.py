@@ -100,10 +100,10 @@ async def test_a_call_that_is_late_is_given_up() -> None:
             await asyncio.sleep(30)
             return []
 
-    with pytest.raises(PartialScores, match=r"longer than 50 ms") as late:
+    with pytest.raises(PartialScores, match="longer than 50 ms") as late:
         await calls(Slow(timeout_ms=50)).scores("q", PASSAGES)
     assert isinstance(late.value.cause, RerankerError)
-    with pytest.raises(PartialScores, match=r"search's time was over") as over:
+    with pytest.raises(PartialScores, match="time was over") as over:
         await calls(Slow()).scores("q", PASSAGES, seconds=0.05)
     assert isinstance(over.value.cause, DeadlineExceeded)
 
@@ -253,12 +253,12 @@ def test_a_wrong_key_is_not_shown() -> None:
     assert "secret-3" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="not both"):
         Rerankers({"a": {"kind": "http", "url": "http://x/", "api_key": "k", "api_key_env": "K"}}).named("a")
-    with pytest.raises(ConfigurationError, match=r"variable \[NO_SUCH_KEY\], which is not set"):
+    with pytest.raises(ConfigurationError, match=r"\[NO_SUCH_KEY\]"):
         Rerankers({"a": {"kind": "http", "url": "http://x/", "api_key_env": "NO_SUCH_KEY"}}).named("a")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InvalidRequest, match=r"unknown reranker \[coher\]: did you mean \[cohere\]"):
+    with pytest.raises(InvalidRequest, match=r"\[coher\].*\[cohere\]"):
         Rerankers({"cohere": {"kind": "http", "url": "http://x/"}}).named("coher")
 
 

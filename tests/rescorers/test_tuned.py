@@ -36,7 +36,7 @@ def test_parameters_of_the_request_precede_tuned_ones(tmp_path: Path) -> None:
     assert params == registry.parse_params(nnn, {"documents": 5})
     assert tuned == {}
     assert defaults.parse(mmr, {}) == (registry.parse_params(mmr, {}), {})
-    with pytest.raises(InvalidRequest, match=r"parameter \[l1\] of method \[nnn\] is -1"):
+    with pytest.raises(InvalidRequest, match=r"\[l1\].*\[nnn\]"):
         defaults.parse(nnn, {"l1": -1})
 
 
@@ -46,9 +46,9 @@ def test_an_invalid_file_of_tuned_parameters_is_refused(tmp_path: Path) -> None:
     for content in (b"{", b"[]", orjson.dumps({"method": "nnn"})):
         path = tmp_path / "odd"
         path.write_bytes(content)
-        with pytest.raises(ConfigurationError, match=r"is no file of tuned parameters .*es-ttc tune"):
+        with pytest.raises(ConfigurationError, match="es-ttc tune"):
             Tuned.read(path)
-    with pytest.raises(ConfigurationError, match=r"second file for method \[nnn\]"):
+    with pytest.raises(ConfigurationError, match=r"\[nnn\]"):
         TunedDefaults.read([written(tmp_path), written(tmp_path, "b")])
     for changes, message in (({"params": {"l1": 7}}, r"\[l1\]"), ({"method": "bm2"}, "unknown method")):
         with pytest.raises(ConfigurationError, match=rf"do not fit: .*{message}"):

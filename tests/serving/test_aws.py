@@ -195,7 +195,7 @@ def test_a_gateway_signs_its_own_requests_and_forwards_callers_as_they_are(
         signed = signed_by_opensearch_py(aws.url, f"/{stack.index}/_search", body)
         refused = call(gateway, "POST", f"/{stack.index}/_search", body, signed)
         assert refused.status == 400
-        assert "its AWS signature is then wrong: sign in without one, or set [aws_sign_callers]" in refused.reason
+        assert "[aws_sign_callers]" in refused.reason
 
 
 def signed_by_opensearch_py(url: str, path: str, body: bytes) -> dict[str, str]:
@@ -247,7 +247,7 @@ def test_a_body_that_is_too_long_to_be_signed_is_refused(
 
 @pytest.mark.parametrize("engine_url", ["elasticsearch"], indirect=True)
 async def test_elasticsearch_has_no_such_signatures(engine_url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"\[aws_region\] is for Amazon OpenSearch Service, and .* runs Elast"):
+    with pytest.raises(ConfigurationError, match=r"\[aws_region\]"):
         await connect(EngineSettings(engine=engine_url, aws_region=REGION))
 
 
@@ -268,7 +268,7 @@ def test_settings_that_contradict_each_other(settings: dict[str, Any], problem: 
 def test_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(ConfigurationError, match="botocore finds no AWS credentials: set AWS_PROFILE"):
+    with pytest.raises(ConfigurationError, match="AWS_PROFILE"):
         signer_of(EngineSettings(aws_region=REGION))
 
 

@@ -17,7 +17,7 @@ from es_ttc.rescorers.blend.rescorer import BlendParams
 from es_ttc.rescorers.blend.weights import share_read
 from es_ttc.serving.plan.plan import plan_search
 from es_ttc.serving.request.request import parse_params
-from es_ttc.serving.rescore.candidates import obstacle
+from es_ttc.serving.rescore.candidates import unsupported_reason
 from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index, write
@@ -182,7 +182,7 @@ def test_candidates_beside_unsupported_options_are_left_out_with_the_reason(
 ) -> None:
     plan = plan_search(blended() | more, parse_params(url), max_window=1000)
     assert plan is not None
-    assert words in str(obstacle(plan))
+    assert words in str(unsupported_reason(plan))
 
 
 @on_both

@@ -62,7 +62,7 @@ def test_wrong_certificates_are_named(tmp_path: Path) -> None:
         server_certificate(GatewaySettings(tls_cert=certificate))
     with pytest.raises(ConfigurationError, match=r"\[tls_cert\] is missing"):
         server_certificate(GatewaySettings(tls_key=key))
-    with pytest.raises(ConfigurationError, match="no certificate and its key"):
+    with pytest.raises(ConfigurationError, match="certificate"):
         server_certificate(GatewaySettings(tls_cert=key, tls_key=certificate))
     with pytest.raises(ConfigurationError, match="No such file"):
         server_certificate(GatewaySettings(tls_cert=certificate, tls_key=tmp_path / "none.pem"))
@@ -158,7 +158,7 @@ def test_hosts_and_origins(opensearch_url: str) -> None:
         assert status(host="search.example.org", origin="https://evil.example.com") == 403
         assert status(host="search.example.org", origin="null") == 403
         refused = call(url, "GET", "/_cat/health")
-        assert "add it to [allowed_hosts]" in refused.reason
+        assert "[allowed_hosts]" in refused.reason
     with running_gateway(GatewaySettings(engine=opensearch_url, port=0, encoder="minilm@onnx")) as url:
         assert status("/_ttc/", host="search.example.org:443", origin="https://search.example.org") == 200
         assert status("/_ttc/", host="search.example.org", origin="https://search.example.org") == 200

@@ -138,7 +138,7 @@ def test_an_index_may_allow_less_than_the_gateway(engine_url: str, index_name: s
     call(engine_url, "PUT", f"/{index_name}", {"settings": {"index.max_rescore_window": 20}})
     reply = search(stack.gateway, index_name, {"query": EVERYTHING, "rescore": ttc_rescore()})
     assert reply.status == 400
-    assert "Rescore window [100] is too large" in reply.reason
+    assert "[100]" in reply.reason
 
 
 @pytest.mark.parametrize("raw", [b'{"rescore":{"ttc":{', b'["ttc"]', b'"ttc"', b'{"rescore":{"ttc":' + b"[" * 5000])

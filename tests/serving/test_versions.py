@@ -82,6 +82,4 @@ def test_an_engine_that_is_too_old_is_passed_through_to_and_sections_are_refused
             refused = search(gateway, "index", body)
             assert refused.status == 400
             assert refused.json()["error"]["type"] == "ttc_unsupported_engine_exception"
-            assert refused.reason == (
-                f"the engine runs {name}, which is too old: OpenSearch 2.19 or Elasticsearch 8.13 or newer is needed"
-            )
+            assert name in refused.reason

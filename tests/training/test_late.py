@@ -147,10 +147,10 @@ def test_a_stopped_training_goes_on_to_the_same_weights(plain: Path, tmp_path: P
     with pytest.raises(Stopped):
         run_late_training(stopped, cache_dir=tmp_path, report=stop)
     assert not stopped.out.exists()
-    with pytest.raises(InvalidRequest, match=r"stopped.checkpoint.safetensors\] is of a training that was stopped"):
+    with pytest.raises(InvalidRequest, match=r"stopped.checkpoint.safetensors\]"):
         run_late_training(stopped, cache_dir=tmp_path)
     other = replace(stopped, resume=True, options=replace(OPTIONS, negatives=2))
-    with pytest.raises(ConfigurationError, match=r"is of another run: \[options\] was .*\"negatives\": 1"):
+    with pytest.raises(ConfigurationError, match=r"\[options\].*negatives"):
         run_late_training(other, cache_dir=tmp_path)
     resumed = run_late_training(replace(stopped, resume=True), cache_dir=tmp_path)
     assert resumed.course == whole.course

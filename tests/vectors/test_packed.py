@@ -219,7 +219,7 @@ def test_places_in_full_must_be_as_many_as_marked_and_the_first_one_of_them(step
 
 @pytest.mark.parametrize("blob", BLOBS)
 def test_another_version_of_the_layout_is_named(blob: bytes) -> None:
-    with pytest.raises(OtherLayout, match="layout 1, and this release reads layout 2"):
+    with pytest.raises(OtherLayout, match=r"layout 1.*layout 2"):
         unpack_tokens(b"TTC\x01" + blob[4:])
 
 
@@ -256,5 +256,5 @@ def test_bytes_of_any_kind_give_nothing_but_value_errors(blob: bytes) -> None:
 def test_packing_refuses_what_it_cannot_hold() -> None:
     with pytest.raises(ValueError, match="in steps"):
         pack_norms(ScaleNorms((3.0,), np.ones((1, 2), np.float32)))
-    with pytest.raises(ValueError, match="one row of norms a scale"):
+    with pytest.raises(ValueError, match="row of norms"):
         pack_norms(ScaleNorms((3.0, 5.0), np.ones((1, 2), np.float32)).in_steps())

@@ -25,7 +25,7 @@ from es_ttc.engine.connect import connected
 from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.mappings.fields import FEATURES
-from es_ttc.index.mappings.spec import IndexSpec
+from es_ttc.index.mappings.spec import CHUNKS, IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.provenance import product_and_version
 from es_ttc.lab.evaluation.rankings import ReportStage, silent
@@ -35,6 +35,7 @@ from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
 from es_ttc.rescorers.blend.signals import SIGNALS, SignalName, read_by, signal_matrix
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.serving.features.keys import DocumentId
+from es_ttc.serving.features.missing import how_to_add
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller, RawHeaders
 from es_ttc.serving.library import FoundWindow, IndexReader, Key, own_gateway, parts, window_of
@@ -132,11 +133,8 @@ def _require_signals(pools: Sequence[Pool], signals: Sequence[SignalName], index
         raise InvalidRequest(f"no query finds a document in index [{index}]: are these its queries?")
     lacking = [name for name, column in zip(signals, scores.T, strict=True) if np.isnan(column).all()]
     if lacking:
-        flag = " --chunks" if "sentences" in lacking else ""
-        raise MissingFeature(
-            f"no document of index [{index}] has what the signals [{', '.join(lacking)}] read: add it with `es-ttc "
-            f"attach{flag}`, or make an index that has it with `es-ttc index create{flag}` and `es-ttc ingest`"
-        )
+        fix = how_to_add([CHUNKS] if "sentences" in lacking else [])
+        raise MissingFeature(f"no document of index [{index}] has what the signals [{', '.join(lacking)}] read: {fix}")
 
 
 @dataclass

@@ -24,6 +24,7 @@ from es_ttc.serving.adaptive.rerankers import (
 )
 from es_ttc.serving.adaptive.walk import CallerNeighbours, WalkDocuments
 from es_ttc.serving.answer_forms import require_scores
+from es_ttc.serving.candidates.filters import UnknownFilter, filters_of_search
 from es_ttc.serving.deadline import Deadline, ScoringError
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
@@ -34,7 +35,6 @@ from es_ttc.serving.logs import log
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.response import shortest
 from es_ttc.serving.rescore.collapse import groups_of
-from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from es_ttc.serving.rescore.page import RankedPage, first_pass_page, shown_hit
 from es_ttc.serving.rescore.ranking import pinned_count
 from es_ttc.serving.summary import Summary
@@ -143,12 +143,10 @@ class AdaptiveRescoring:
 
     async def _filters(self) -> tuple[list[Any], str | None]:
         """Return what every document from outside the first pass must match, or why that cannot be decided."""
-        body, texts = self.plan.body, self.plan.texts
+        types = self.services.gateway.numbers
         try:
-            names = text_fields(body, texts)
-            analysed = await self.services.gateway.numbers.analysed(names, self.caller) if names else frozenset()
-            return required_filters(body, texts, analysed.__contains__), None
-        except (UndecidedDemands, EngineError) as error:
+            return await filters_of_search(self.plan.body, self.plan.texts, types, self.caller), None
+        except (UnknownFilter, EngineError) as error:
             return [], str(error)
 
 

@@ -18,9 +18,10 @@ from es_ttc.rescorers import registry
 from es_ttc.serving.adaptive.walk import WalkDocuments
 from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.features.index_meta import encoded_fields
+from es_ttc.serving.features.missing import NoFeatures
+from es_ttc.serving.features.scorer import WindowScorer
 from es_ttc.serving.features.scores import Method, Timings, WindowRequest
-from es_ttc.serving.features.skip_reasons import NoFeatures, SkipReason
-from es_ttc.serving.features.window import WindowScorer
+from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 
@@ -53,7 +54,7 @@ class RescorerReranker:
         try:
             async with asyncio.timeout(self._deadline.left):
                 if self._first_encoder is None:  # all calls use the encoder of the first one
-                    self._first_encoder = await self._scorer.encoder_of(self._documents.first_pass, request)
+                    self._first_encoder = await self._scorer.reader.encoder_of(self._documents.first_pass, request)
                 scored = await self._scorer.score(hits, self._method, request, encoder=self._first_encoder)
         except NoFeatures as nothing:
             self.skipped |= {documents[place]: fault for place, fault in nothing.skipped.items()}

@@ -39,13 +39,23 @@ from es_ttc.index.ingest.encode import encode_documents, feature_fields
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import registry
+from es_ttc.rescorers.base import Window
 from es_ttc.serving.admin.endpoint import EndpointRunner, carries, json_response
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.index_meta import meta_of
 from es_ttc.serving.features.keys import DocumentKey, is_mark
+from es_ttc.serving.features.missing import NoFeatures
 from es_ttc.serving.features.reader import MissingFeatures
-from es_ttc.serving.features.scores import Method, SuppliedDocuments, Timings, WindowRequest, WindowScores
-from es_ttc.serving.features.skip_reasons import NoFeatures
+from es_ttc.serving.features.scorer import without_features
+from es_ttc.serving.features.scores import (
+    Method,
+    PreparedWindow,
+    SuppliedDocuments,
+    Timings,
+    WindowRequest,
+    WindowScores,
+    relative_scores,
+)
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.pool import slices
@@ -187,7 +197,7 @@ class Sidecar:
                 caller = replace(self._caller, indices=_indices_of(frame))
                 begun = self._gateway.scorer.begin_encoding(method, texts, caller)
                 window = WindowRequest(texts, begun, caller, timings)
-                scored = await self._gateway.scorer.score_sent(documents, method, window, pinned=pinned)
+                scored = await self._scored(documents, method, window, pinned)
         except (MissingFeature, EncoderMismatch) as problem:
             raise NoFeatures(str(problem)) from problem  # for which the plugin answers the first pass
         except TimeoutError:
@@ -199,6 +209,19 @@ class Sidecar:
             return {"version": PROTOCOL_VERSION, "missing": list(scored.hashes), "fields": list(scored.fields)}
         self._gateway.metrics.skipped(scored.skipped.values())
         return _answer(section, frame, pinned, scored, timings, tuned)
+
+    async def _scored(
+        self, documents: SuppliedDocuments, method: Method, request: WindowRequest, pinned: int
+    ) -> WindowScores | MissingFeatures:
+        """Return the scores of documents that the plugin reads, or the features that it must send."""
+        scorer, names = self._gateway.scorer, [str(place) for place in range(len(documents.keys))]
+        bare = Window(names, relative_scores(documents.first_pass, pinned, 0))
+        prepared: PreparedWindow | MissingFeatures = without_features(bare, request)
+        if method.features.encodes:
+            prepared = await scorer.reader.read_sent(documents, bare, method.features, request)
+        if isinstance(prepared, MissingFeatures):
+            return prepared
+        return await scorer.score_read(prepared, documents.first_pass, method, request.timings)
 
     async def _encode(self, request: Request) -> dict[str, Any]:
         frame = await self._read(EncodeRequest, request)

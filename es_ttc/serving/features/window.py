@@ -1,4 +1,4 @@
-"""Windows of hits: locate the documents' features, agree on an encoder, read the features, run the method."""
+"""Windows of hits: locate the documents' features, agree on an encoder, read the features, encode the query."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from operator import not_
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,99 +15,47 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EngineError, EsTtcError, MissingFeature
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.readers import layout_of
-from es_ttc.index.mappings.spec import CHUNKS, ENCODER, HASH, REVERSED
-from es_ttc.rescorers.base import Feature, Query, SelectiveRescorer, Window
+from es_ttc.index.mappings.spec import ENCODER, HASH
+from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.programs.encoding import encode_fn
-from es_ttc.serving.deadline import ScoringError
 from es_ttc.serving.engine import EngineClient
-from es_ttc.serving.features.attached import AttachedFeatureLocator, FeatureLocations, own_keys
-from es_ttc.serving.features.columns import columns, numbers_of
+from es_ttc.serving.features.columns import columns
 from es_ttc.serving.features.encoding import EncodedQuery, Encoders, ignore_failure
-from es_ttc.serving.features.field_types import FieldTypes, mapped_fields
+from es_ttc.serving.features.field_types import mapped_fields
 from es_ttc.serving.features.index_meta import IndexEncoderLookup, IndexMeta
 from es_ttc.serving.features.keys import DocumentKey, unreadable, unsendable
+from es_ttc.serving.features.locations import FeatureLocations, own_keys
+from es_ttc.serving.features.missing import lacks_reversed, no_features, no_features_of
 from es_ttc.serving.features.reader import FeatureReader, MissingFeatures, SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.features.scores import (
     FeatureNeeds,
-    Method,
     PreparedWindow,
     SuppliedDocuments,
-    Timings,
     WindowRequest,
-    WindowScores,
-    checked_scores,
-    first_pass_scores,
-    relative_scores,
 )
-from es_ttc.serving.features.skip_reasons import SkipReason, lacks_reversed, no_features
+from es_ttc.serving.features.side_index import FeatureLocator
+from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.pool import BoundedPool
 from es_ttc.serving.tracing import span
-from es_ttc.vectors.tokens import Float32
 
 
-class WindowScorer:
-    """Scores windows of hits."""
+class WindowReader:
+    """Reads windows: the features of their documents, and the query's vectors by the documents' encoder."""
 
     def __init__(
         self,
         engine: EngineClient,
         reader: FeatureReader,
-        attached: AttachedFeatureLocator,
+        attached: FeatureLocator,
         encoders: Encoders,
-        pool: BoundedPool,
-        numbers: FieldTypes,
         meta: IndexMeta,
     ) -> None:
         self._engine = engine
         self._reader = reader
         self._attached = attached
         self._encoders = encoders
-        self._pool = pool
-        self._numbers = numbers
         self._meta = meta
         self._index_encoders = IndexEncoderLookup(engine, attached.side_caller, encoders.loaded_keys)
-
-    def begin_encoding(
-        self, method: Method, texts: tuple[str, ...], caller: Caller
-    ) -> asyncio.Task[EncodedQuery] | None:
-        """Start to encode a query with the first encoder, before the window's encoder is known."""
-        return (
-            self._encoders.begin(texts, caller.indices, tokens=method.features.query_tokens)
-            if method.features.encodes
-            else None
-        )
-
-    async def score(
-        self,
-        hits: Sequence[Mapping[str, Any]],
-        method: Method,
-        request: WindowRequest,
-        *,
-        joined: int = 0,
-        pinned: int = 0,
-        encoder: str | None = None,
-        located: FeatureLocations | None = None,
-        words: Float32 | None = None,
-    ) -> WindowScores:
-        """Return the scores of hits.
-
-        Hits have the doc values of `ttc.hash` and `ttc.encoder`, and `_id` if they may be of an attached index.
-        ``joined`` hits at the end are not of the first pass, ``pinned`` ones at the beginning are pinned. ``encoder``
-        is the window's, None for that of the hits' indices, ``located`` where the features are, None if that is to be
-        found out. ``words`` are the scores of the query's words, None if they are the engine's scores.
-        """
-        first_pass = first_pass_scores(hits)
-        numbers = await self._read_numbers(hits, method, request.caller) if hits and method.fields else {}
-        relative = relative_scores(first_pass if words is None else words, pinned, joined)
-        bare = Window([hit.get("_id", "") for hit in hits], relative, numbers=numbers)
-        if not hits or not method.features.encodes:
-            prepared = _without_features(bare, request)
-        else:
-            if joined and method.features.partial:
-                bare = replace(bare, present={Feature.FIRST_PASS: np.arange(len(hits)) < len(hits) - joined})
-            prepared = await self.read(hits, bare, method.features, request, encoder=encoder, located=located)
-        return await self._scored(prepared, first_pass, method, request.timings)
 
     async def read(
         self,
@@ -122,7 +70,9 @@ class WindowScorer:
         """Return the window of hits with features. What only reading them needs is freed here.
 
         After scoring, which reads up to a gigabyte, every object would have to be fetched from main memory again.
-        ``encoder`` and ``located`` are as :meth:`score` takes them.
+        Hits have the doc values of `ttc.hash` and `ttc.encoder`, and `_id` if they may be of an attached index.
+        ``encoder`` is the window's, None for that of the hits' indices, ``located`` where the features are, None if
+        that is to be found out.
         """
         located, known = await self._located(hits, features, request, encoder, located)
         features = await self._with_roles(located, known, features, request)
@@ -139,27 +89,16 @@ class WindowScorer:
         if not complete.any():
             if located.skipped:
                 raise no_features(located.skipped)
-            await self._raise_missing(features, features.needs, hits, located, request.caller)
+            raise await self._missing(features, features.needs, hits, located, request.caller)
         return await self._with_features(bare, located, of_hits, complete, encoded, features, request)
 
-    async def encoder_of(self, hits: Sequence[Mapping[str, Any]], request: WindowRequest) -> str | None:
-        """Return the encoder of hits that contain their own features; None if no hit does."""
-        keys = _known(own_keys(hits))
-        return await self._index_encoders.agreed(keys, request.caller) if keys else None
+    async def read_sent(
+        self, documents: SuppliedDocuments, bare: Window, features: FeatureNeeds, request: WindowRequest
+    ) -> PreparedWindow | MissingFeatures:
+        """Return the window of documents that an engine's plugin reads, or the features that it must send.
 
-    async def score_sent(
-        self, documents: SuppliedDocuments, method: Method, request: WindowRequest, *, pinned: int = 0
-    ) -> WindowScores | MissingFeatures:
-        """Return the scores of documents that an engine's plugin reads, or the features that it must send.
-
-        It raises what :meth:`score` raises, and EngineError if the features' layout cannot be sent.
+        It raises what :meth:`read` raises, and EngineError if the features' layout cannot be sent.
         """
-        names = [str(place) for place in range(len(documents.keys))]
-        bare = Window(names, relative_scores(documents.first_pass, pinned, 0))
-        features = method.features
-        if not features.encodes:
-            prepared = _without_features(bare, request)
-            return await self._scored(prepared, documents.first_pass, method, request.timings)
         if not any(documents.keys):
             raise no_features({})
         located = FeatureLocations([*documents.keys])
@@ -177,69 +116,16 @@ class WindowScorer:
         if not complete.any():
             rest = features.needs - {Feature.REVERSED}
             if rest != features.needs and any(rest <= stored.keys() for stored in found.documents):
-                raise lacks_reversed(method.rescorer.name, [known[0].index], attached=False)
+                raise lacks_reversed(features.reader, [known[0].index], attached=False)
             raise no_features(located.skipped)
         encoder = await self._encoder(located, known, request)
         encoded = await self._encoded(encoder, features, request)
-        prepared = await self._with_features(bare, located, of_hits, complete, encoded, features, request)
-        return await self._scored(prepared, documents.first_pass, method, request.timings)
+        return await self._with_features(bare, located, of_hits, complete, encoded, features, request)
 
-    async def details(self, scored: WindowScores, method: Method, places: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the method's details of scored documents."""
-        if not places:
-            return []
-        rescorer = method.rescorer
-        if isinstance(rescorer, SelectiveRescorer):
-            return await self._pool.run(rescorer.detail_of, scored.query, scored.window, method.params, places)
-        # The whole window, because details may depend on its other documents.
-        details = await self._pool.run(rescorer.detail, scored.query, scored.window, method.params)
-        return [details[place] for place in places]
-
-    def summary(self, scored: WindowScores, method: Method) -> dict[str, Any]:
-        """Return the method's part of the summary; empty for most methods."""
-        if method.partial is None or not len(scored.window):
-            return {}
-        return method.partial.summary(scored.query, scored.window, method.params)
-
-    async def run(
-        self, method: Method, query: Query, window: Window, timings: Timings
-    ) -> tuple[Float32, Mapping[str, Float32]]:
-        """Return a method's scores of a window for the response, ``(k,)``, not negative; and the signals, if wanted."""
-        started = time.perf_counter()
-        try:
-            with span("score"):
-                rescorer: Any = method.rescorer
-                score = rescorer.score_and_signals if method.signals else rescorer.score
-                found = await self._pool.run(score, query, window, method.params)
-                scores, signals = found if method.signals else (found, {})
-        except (EsTtcError, asyncio.CancelledError):
-            raise
-        except Exception as error:  # a method may raise anything
-            raise ScoringError(f"method [{method.rescorer.name}] failed: {type(error).__name__}: {error}") from error
-        timings.score = _ms_since(started)
-        return checked_scores(np.asarray(scores), len(window), method.rescorer), signals
-
-    async def _read_numbers(
-        self, hits: Sequence[Mapping[str, Any]], method: Method, caller: Caller
-    ) -> dict[str, NDArray[np.float64]]:
-        """Return the numeric fields that the method reads, ``(n,)`` by name."""
-        numbers = numbers_of(hits, method.fields)
-        empty = [name for name, values in numbers.items() if np.isnan(values).all()]
-        if empty and caller.pit is not None:
-            indices = sorted({str(hit["_index"]) for hit in hits})
-            reads = f"method [{method.rescorer.name}] reads"
-            await self._numbers.require(empty, reads, Caller(caller.headers), indices)
-        return numbers
-
-    async def _scored(
-        self, prepared: PreparedWindow, first_pass: Float32, method: Method, timings: Timings
-    ) -> WindowScores:
-        values = np.zeros(len(first_pass), np.float32)
-        signals: Mapping[str, Float32] = {}
-        if len(prepared.window):
-            run = self.run(method, prepared.query, prepared.window, timings)
-            values[prepared.mask], signals = await run
-        return prepared.scored(values, first_pass, signals)
+    async def encoder_of(self, hits: Sequence[Mapping[str, Any]], request: WindowRequest) -> str | None:
+        """Return the encoder of hits that contain their own features; None if no hit does."""
+        keys = own_keys(hits).known
+        return await self._index_encoders.agreed(keys, request.caller) if keys else None
 
     async def _with_features(
         self,
@@ -260,7 +146,7 @@ class WindowScorer:
         made = columns(stored, features.stored, partial=features.partial)
         window = replace(window, **{**made, "present": {**window.present, **made["present"]}})
         query, window = await self._with_encoder_and_calibration(
-            query, window, _known(located)[0], features, request.caller
+            query, window, located.known[0], features, request.caller
         )
         with_offsets = stored if Feature.OFFSETS in features.stored else ()
         return PreparedWindow(
@@ -306,7 +192,7 @@ class WindowScorer:
         if not any(located.keys):
             if located.skipped:
                 raise no_features(located.skipped)
-            await self._raise_missing(features, frozenset(), hits, located, request.caller)
+            raise await self._missing(features, frozenset(), hits, located, request.caller)
         return located, await self._usable(located, request, encoder, unreadable)
 
     async def _usable(
@@ -317,11 +203,11 @@ class WindowScorer:
         refusal: Callable[[DocumentKey], EngineError | None],
     ) -> list[DocumentKey]:
         """Skip documents of layouts that cannot be read, and of other encoders than the window's; return the others."""
-        known = _known(located)
+        known = located.known
         of_layouts = {layout_of(key.hash): key for key in known}
         refusals = {layout: error for layout, key in of_layouts.items() if (error := refusal(key)) is not None}
         if refusals:
-            known = _skip(located, SkipReason.LAYOUT, lambda key: layout_of(key.hash) in refusals)
+            known = located.skip(SkipReason.LAYOUT, lambda key: layout_of(key.hash) in refusals)
             if not known:
                 raise next(iter(refusals.values()))
         encoders = {key.encoder for key in known}
@@ -329,7 +215,7 @@ class WindowScorer:
             encoder = await self._index_encoders.agreed(known, request.caller)
         agreed = encoder or known[0].encoder
         if encoders != {agreed}:
-            known = _skip(located, SkipReason.ENCODER, lambda key: key.encoder != agreed)
+            known = located.skip(SkipReason.ENCODER, lambda key: key.encoder != agreed)
         if not known:
             raise no_features(located.skipped)
         return known
@@ -342,7 +228,7 @@ class WindowScorer:
         if not self._encoders.has(key.encoder) and not await self._index_encoders.is_encoder_of_all(
             key.encoder, known, request.caller
         ):
-            _skip(located, SkipReason.ENCODER, lambda _: True)
+            located.skip(SkipReason.ENCODER, lambda _: True)
             raise no_features(located.skipped)
         return await self._encoders.serving(key.encoder, key.index)
 
@@ -351,6 +237,26 @@ class WindowScorer:
         return await self._encoders.finish(
             encoder, request.texts, request.caller.indices, request.begun, tokens=features.query_tokens
         )
+
+    async def _missing(
+        self,
+        features: FeatureNeeds,
+        lacking: frozenset[Feature],
+        hits: Sequence[Mapping[str, Any]],
+        located: FeatureLocations,
+        caller: Caller,
+    ) -> EsTtcError:
+        """Return the error for a window without the needed features."""
+        fields = {HASH, ENCODER, *(FEATURES[feature].name for feature in lacking)}
+        indices = sorted({str(hit["_index"]) for hit in hits})
+        own = [index for index in indices if index not in located.sides]
+        sides = sorted(filter(None, located.sides.values()))
+        mapped = await mapped_fields(self._engine, caller, own, fields) if own else set()
+        if sides:
+            mapped |= await mapped_fields(self._engine, self._attached.side_caller(caller), sides, fields)
+        if located.sides and not sides:
+            return no_features({})
+        return no_features_of(features.reader, fields - mapped, indices, attached=bool(sides))
 
     async def _with_roles(
         self, located: FeatureLocations, known: Sequence[DocumentKey], features: FeatureNeeds, request: WindowRequest
@@ -376,47 +282,6 @@ class WindowScorer:
         finally:
             query_task.cancel()
 
-    async def _raise_missing(
-        self,
-        features: FeatureNeeds,
-        lacking: frozenset[Feature],
-        hits: Sequence[Mapping[str, Any]],
-        located: FeatureLocations,
-        caller: Caller,
-    ) -> NoReturn:
-        """Raise the error for a window without the needed features."""
-        fields = {HASH, ENCODER, *(FEATURES[feature].name for feature in lacking)}
-        indices = sorted({str(hit["_index"]) for hit in hits})
-        own = [index for index in indices if index not in located.sides]
-        sides = sorted(filter(None, located.sides.values()))
-        mapped = await mapped_fields(self._engine, caller, own, fields) if own else set()
-        if sides:
-            mapped |= await mapped_fields(self._engine, self._attached.side_caller(caller), sides, fields)
-        unmapped = sorted(fields - mapped)
-        if not unmapped or (located.sides and not sides):
-            raise no_features({})
-        if unmapped == [REVERSED]:
-            raise lacks_reversed(features.reader, indices, attached=bool(sides))
-        names = ", ".join(indices)
-        flag = " --chunks" if {CHUNKS, REVERSED} & set(unmapped) else ""
-        raise MissingFeature(
-            f"method [{features.reader}] needs [{', '.join(unmapped)}], which index [{names}] does not "
-            f"have: add it with `es-ttc attach{flag}`, or make an index that has it with `es-ttc index create{flag}` "
-            "and `es-ttc ingest`"
-        )
-
-
-def _known(located: FeatureLocations) -> list[DocumentKey]:
-    return [key for key in located.keys if key is not None]
-
-
-def _skip(located: FeatureLocations, reason: SkipReason, applies: Callable[[DocumentKey], bool]) -> list[DocumentKey]:
-    """Skip documents, in place; return the keys of the others."""
-    for place, key in enumerate(located.keys):
-        if key is not None and applies(key):
-            located.keys[place], located.skipped[place] = None, reason
-    return _known(located)
-
 
 def _skip_faulty(located: FeatureLocations, found: WindowFeatures, features: FeatureNeeds) -> None:
     """Note the documents with a faulty feature that is needed."""
@@ -431,13 +296,6 @@ def _was_replaced(known: Sequence[DocumentKey], found: WindowFeatures) -> bool:
     """Return whether documents are missing from a side index that contained them: then it was replaced."""
     lacking_all = compress(known, map(not_, found.documents))
     return any(key.side and key not in found.faults for key in lacking_all)
-
-
-def _without_features(bare: Window, request: WindowRequest) -> PreparedWindow:
-    """Return a window for a method that reads no features."""
-    every = np.ones(len(bare), np.bool_)
-    query = Query(next(iter(request.texts), ""), np.zeros((0, 0), np.float32))
-    return PreparedWindow(window=bare, query=query, mask=every, complete=every)
 
 
 def _of_hits(

@@ -16,8 +16,8 @@ from es_ttc.common.validation import shown, unknown_field
 from es_ttc.engine.versions import Product
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.spec import HASH, ROOT, VECTOR
+from es_ttc.serving.candidates.nearest import all_of
 from es_ttc.serving.http.limits import check_query
-from es_ttc.serving.knn.searches import all_of
 from es_ttc.serving.request.body import TEXT, FoundClause, Place, body_integer, body_number, put_at
 from es_ttc.serving.request.section import KEY, Section, parse_section, require_clause
 from es_ttc.vectors.tokens import Float32

@@ -3,34 +3,30 @@
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from es_ttc.engine.versions import Product
-from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequest, MissingFeature, MissingText
+from es_ttc.errors import DeadlineExceeded, EngineError, EsTtcError, InvalidRequest, MissingText
 from es_ttc.index.mappings.fields import FEATURES
 from es_ttc.index.mappings.spec import POOLED, VECTOR
 from es_ttc.rescorers.base import Feature, Params, Query
 from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.retrievers import registry
 from es_ttc.retrievers.base import Retrieved, Retriever
+from es_ttc.serving.candidates.batches import TargetSearches, batched
+from es_ttc.serving.candidates.nearest import FIELDS, KnnOptions, KnnTarget, SideIndexReplaced
+from es_ttc.serving.candidates.targets import SearchedIndices, searched_indices_of
 from es_ttc.serving.deadline import Deadline, ScoringError
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.field_types import mapped_fields
+from es_ttc.serving.features.missing import lacks_fields
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.knn.clauses import GREATEST_SCORE, KnnClause, with_scores
-from es_ttc.serving.knn.engine_search import (
-    AmbiguousContent,
-    EngineSearch,
-    SearchContext,
-    SideIndexReplaced,
-    SideIndexSearch,
-)
-from es_ttc.serving.knn.searched_indices import SearchedIndices, searched_indices_of
-from es_ttc.serving.knn.searches import FIELDS, SearchClient, batched
+from es_ttc.serving.knn.retriever_search import AmbiguousContent, RetrieverSearch
 from es_ttc.serving.request.body import body_number
 from es_ttc.serving.request.request import shared_parts
 from es_ttc.serving.request.response import add_summary, shortest, with_field_name
@@ -77,14 +73,14 @@ async def retrieve(
 ) -> list[RetrievalResult | EsTtcError]:
     """Return the result of each clause of one request, or its error. Their searches are sent in batches."""
     caller = requests[0].caller
-    batches = batched(gateway.engine, caller, gateway.attached.side_caller(caller), path, query_string)
+    batches = batched(gateway, caller, path, query_string)
     product = await gateway.upstream.product()
 
     async def result(request: RetrievalRequest, member: int) -> RetrievalResult | EsTtcError:
         async with batches.active(member):
             try:
-                client = SearchClient(batches, member, request.header)
-                return await _Retrieval(gateway, request, product, client).result()
+                searches = TargetSearches(batches, member, request.header)
+                return await _Retrieval(gateway, request, product, searches).result()
             except EsTtcError as error:
                 return error
 
@@ -98,12 +94,12 @@ class _Retrieval:
     `took` has the ms of each stage; ``search`` contains the method's computations between searches.
     """
 
-    def __init__(self, gateway: Gateway, request: RetrievalRequest, product: Product, client: SearchClient) -> None:
+    def __init__(self, gateway: Gateway, request: RetrievalRequest, product: Product, searches: TargetSearches) -> None:
         self._gateway = gateway
         self._product = product
         self._request = request
         self._clause = request.clause
-        self._client = client
+        self._searches = searches
         self._method: Retriever[Any] | None = None
         self._params: Params | None = None
         self._tuned: Mapping[str, Any] = {}
@@ -153,9 +149,7 @@ class _Retrieval:
             return RetrievalResult(clause, native)
         timeout_ms = (section.timeout_ms if section else None) or self._gateway.settings.default_timeout_ms
         deadline = Deadline.within(timeout_ms, timeout_ms=request.timeout_ms, started=request.started)
-        shared = shared_parts(request.body)
-        context = SearchContext(self._product, request.caller, indices.encoder or "", shared, deadline)
-        outcome = await self._retrieved(method, query, context, indices)
+        outcome = await self._retrieved(method, query, indices, deadline)
         if isinstance(outcome, SideIndexReplaced) and not again:
             raise outcome
         for stage, ms in self._took.items():
@@ -172,37 +166,39 @@ class _Retrieval:
         return self._fallback(native, outcome, "native kNN answered")
 
     async def _retrieved(
-        self, method: Retriever[Any], query: Query, context: SearchContext, indices: SearchedIndices
+        self, method: Retriever[Any], query: Query, indices: SearchedIndices, deadline: Deadline
     ) -> _Outcome:
         """Return what the method finds, or the reason for the fallback.
 
         Documents that contain their own vectors are identified by content hash if possible, because ids are slower.
         """
-        clause, client, gateway = self._clause, self._client, self._gateway
-        details = clause.section is not None and bool(clause.section.detail)
-        if indices.sides:
-            side = SideIndexSearch(clause, context, indices, client, gateway, details=details)
-            return await self._search(method, query, side, clause.filters)
-        named = details or gateway.attached.expects_ids(context.caller)
+        section, request = self._clause.section, self._request
+        target = KnnTarget(
+            request.caller, indices, self._searches, self._clause.filters, shared_parts(request.body),
+            with_ids=bool(indices.sides or (section is not None and section.detail))
+            or self._gateway.attached.expects_ids(request.caller),
+        )  # fmt: skip
         try:
-            search = EngineSearch(clause, context, client, gateway, named=named, details=details)
-            return await self._search(method, query, search, () if named else clause.filters)
+            return await self._search(method, query, target, deadline)
         except AmbiguousContent:
-            search = EngineSearch(clause, context, client, gateway, details=details)
-            return await self._search(method, query, search, ())
+            return await self._search(method, query, replace(target, with_ids=True), deadline)
 
-    async def _search(
-        self, method: Retriever[Any], query: Query, search: EngineSearch, filters: Sequence[Any]
-    ) -> _Outcome:
+    async def _search(self, method: Retriever[Any], query: Query, target: KnnTarget, deadline: Deadline) -> _Outcome:
+        clause = self._clause
+        options = KnnOptions(num_candidates=clause.num_candidates or 0, further=clause.of_each_search(self._product))
+        details = clause.section is not None and bool(clause.section.detail)
+        search = RetrieverSearch(self._gateway, target, options, deadline, details=details)
+        filters = clause.filters if target.indices.sides or not target.with_ids else ()
+
         async def retrieved() -> _Found:
-            found = await method.retrieve(query, search, self._clause.k(self._request.size), self._params)
-            found = await _only_similar(found, search, query, self._clause.given.get("similarity"))
+            found = await method.retrieve(query, search, clause.k(self._request.size), self._params)
+            found = await _only_similar(found, search, query, clause.given.get("similarity"))
             self._gateway.metrics.skipped(search.skipped.values())
-            return _replacement(self._clause, method, found, search, filters)
+            return _replacement(clause, method, found, search, filters)
 
         began = time.perf_counter()
         try:
-            return await search.deadline.run(retrieved(), "retrieval", method=method.name, not_caught=AmbiguousContent)
+            return await deadline.run(retrieved(), "retrieval", method=method.name, not_caught=AmbiguousContent)
         finally:
             self._took["features"] += search.feature_ms
             self._took["search"] += (time.perf_counter() - began) * 1000 - search.feature_ms
@@ -218,7 +214,7 @@ class _Retrieval:
         begun = encoders.begin(clause.texts, target, tokens=tokens) if clause.texts and self._request.accepted else None
         try:
             shared = shared_parts(self._request.body)
-            indices = await searched_indices_of(self._client, clause.filters, shared)
+            indices = await searched_indices_of(self._searches, clause.filters, shared)
             await self._require_fields(searched, indices)
             if indices.encoder is None:
                 return indices, None
@@ -248,11 +244,7 @@ class _Retrieval:
         lacking = await self._lacking(fields, indices)
         if lacking:
             who = f"method [{method.name}]" if method is not None else "[query_text]"
-            raise MissingFeature(
-                f"{who} needs [{', '.join(lacking)}], which index [{self._request.caller.indices}] does not have: add "
-                "it with `es-ttc attach` (spans with --spans), or make an index that has it with `es-ttc index create` "
-                "and fill it with `es-ttc ingest`"
-            )
+            raise lacks_fields(who, lacking, self._request.caller.indices)
 
     async def _lacking(self, fields: set[str], indices: SearchedIndices) -> list[str]:
         """Return the fields that no searched index has; none if the request names only a point in time."""
@@ -298,7 +290,7 @@ def add_retrievals(response: dict[str, Any], results: Sequence[RetrievalResult])
             hit["_ttc"] = {**hit["_ttc"], "knn": detail} if "_ttc" in hit else detail
 
 
-async def _only_similar(found: Retrieved, search: EngineSearch, query: Query, minimum: float | None) -> Retrieved:
+async def _only_similar(found: Retrieved, search: RetrieverSearch, query: Query, minimum: float | None) -> Retrieved:
     """Return documents without those whose pooled vector has a cosine with the query below ``similarity``."""
     if minimum is None or not len(found.documents):
         return found
@@ -311,7 +303,7 @@ async def _only_similar(found: Retrieved, search: EngineSearch, query: Query, mi
 
 
 def _replacement(
-    clause: KnnClause, method: Retriever[Any], found: Retrieved, search: EngineSearch, filters: Sequence[Any]
+    clause: KnnClause, method: Retriever[Any], found: Retrieved, search: RetrieverSearch, filters: Sequence[Any]
 ) -> _Found:
     """Return the query for the documents that a method has found, or raise a ScoringError for invalid scores."""
     scores = np.asarray(found.scores, np.float32)

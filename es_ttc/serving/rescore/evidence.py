@@ -148,7 +148,9 @@ async def _evidence(
     if plan.problem is not None:
         raise plan.problem
     bare = Window([hit.get("_id", "") for hit in hits], first_pass_scores(hits))
-    prepared = await gateway.scorer.read(hits, bare, features, WindowRequest(plan.texts, None, caller, Timings()))
+    prepared = await gateway.scorer.reader.read(
+        hits, bare, features, WindowRequest(plan.texts, None, caller, Timings())
+    )
     numbers = {place: number for place, number in prepared.positions().items() if place not in prepared.stale}
     shown = await gateway.scoring.run(_shown, show, prepared.query, prepared.window, [*numbers.values()])
     evidence: list[_HitEvidence[T] | None] = [None] * len(hits)

@@ -1,6 +1,6 @@
 """The relevance of the hits of a search, and hits that have too little of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,12 +17,10 @@ from es_ttc.serving.rescore.ranking import Ranking
 from es_ttc.vectors.tokens import Float32
 
 
-async def calibrated_name(
-    sections: Iterable[Section], known: Mapping[str, Calibration], caller: Caller, engine: EngineClient
-) -> str:
-    """Return the name of a search's target; if it has no calibration and relevance is asked, of its only index."""
+async def calibrated_name(known: Mapping[str, Calibration], caller: Caller, engine: EngineClient) -> str:
+    """Return the name of a search's target; if it has no calibration, that of its only index."""
     target = unquote(caller.indices)
-    if not target or not known or target in known or not any(section.relevance_key for section in sections):
+    if not target or target in known:
         return target
     try:
         found = await engine.json("GET", f"/{caller.indices}/_alias".encode(), failing="no alias is read")

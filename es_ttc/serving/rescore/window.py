@@ -14,6 +14,7 @@ from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import SelectiveRescorer
 from es_ttc.rescorers.relevance import Calibration
 from es_ttc.serving.answer_forms import require_scores
+from es_ttc.serving.candidates.targets import TargetCache
 from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
@@ -21,13 +22,12 @@ from es_ttc.serving.features.keys import are_identified
 from es_ttc.serving.features.scores import Method, Timings, WindowRequest, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.knn.searched_indices import KnownTargets
 from es_ttc.serving.logs import log
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.first_pass import search_again
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import with_field_name
-from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch
+from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch, start_candidates
 from es_ttc.serving.rescore.order import Order, ScoredWindow, order
 from es_ttc.serving.rescore.page import RankedPage, first_pass_page, max_score, ordered_page
 from es_ttc.serving.rescore.ranking import Ints, pinned_count, stretched
@@ -66,7 +66,7 @@ class WindowRescoring:
     def begin(
         cls,
         gateway: Gateway,
-        known: KnownTargets,
+        known: TargetCache,
         request: SearchRequest,
         item: SearchItem,
         plan: SearchPlan,
@@ -100,7 +100,7 @@ class WindowRescoring:
             begun = gateway.scorer.begin_encoding(method, plan.texts, caller)
         if count:
             tokens = method.features.query_tokens
-            candidates = CandidateSearch(gateway, known, request, item, plan, count, begun, tokens=tokens)
+            candidates = start_candidates(gateway, known, request, item, plan, count, begun, tokens=tokens)
         budget = plan.section.timeout_ms or gateway.settings.default_timeout_ms
         again = partial(search_again, gateway.engine, request, item)
         return cls(gateway, plan, caller, method, tuned, calibration, begun, candidates, again, budget, request.started)
@@ -109,7 +109,11 @@ class WindowRescoring:
     def counts_candidates(self) -> bool:
         """Whether totals and aggregations are those of what the query matches and what joins."""
         section = self.plan.section.candidates
-        return self.candidates is not None and self.candidates.obstacle is None and (section is None or section.count)
+        return (
+            self.candidates is not None
+            and self.candidates.unsupported_reason is None
+            and (section is None or section.count)
+        )
 
     @property
     def reads_bare_hits(self) -> bool:

@@ -21,7 +21,7 @@ def arrays(documents: int = 0, roles: int = 2) -> tuple[bytes, bytes, bytearray]
 
 
 def test_a_build_that_is_not_there_is_named() -> None:
-    with pytest.raises(ValueError, match=r"\[abacus\] is not a build that this processor runs"):
+    with pytest.raises(ValueError, match=r"\[abacus\]"):
         loops.use("abacus")
 
 
@@ -55,7 +55,7 @@ def test_sizes_that_do_not_fit_together_are_refused(
         queries = queries[:-size]
     elif name == "out":
         out = out[:-size]
-    with pytest.raises(ValueError, match="do not fit together"):
+    with pytest.raises(ValueError, match="fit together"):
         loops.greatest_cosines(documents, queries, out, bytearray(64), dims, plain, 0, True, False, 1e-6, scales)
 
 
@@ -92,7 +92,7 @@ def test_lengths_of_what_does_not_fit_together_are_refused(
     rows: int, spectra: int, plan: int, out: int, scales: int, size: int
 ) -> None:
     given = bytes(4 * rows), bytes(4 * spectra), bytes(4 * plan), bytearray(4 * out), bytearray(10_000)
-    with pytest.raises(ValueError, match="do not fit together"):
+    with pytest.raises(ValueError, match="fit together"):
         loops.smoothed_lengths(*given, DIMS, scales, size)
 
 

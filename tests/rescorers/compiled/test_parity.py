@@ -205,7 +205,7 @@ def test_vectors_of_another_model_are_refused(rescorer: Rescorer[Any]) -> None:
     random = np.random.default_rng(6)
     window = window_of([*random_documents(random, [4], 8), *random_documents(random, [4], 12)])
     assert compiled.enable()
-    with pytest.raises(ValueError, match="token vectors of 12 components, query vectors of 8"):
+    with pytest.raises(ValueError, match=r"12 components.*8"):
         rescorer.score(query_of(unit_rows(random, 1, 8)), window, rescorer.Params())
 
 

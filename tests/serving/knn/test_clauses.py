@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.serving.candidates.batches import BatchedSearches
 from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place, with_scores
-from es_ttc.serving.knn.searches import BatchedSearches
 from es_ttc.serving.request.body import find_clauses
 
 VECTOR = np.array([0.6, 0.8], np.float32)

@@ -2,12 +2,11 @@
 
 import asyncio
 
-import numpy as np
 import pytest
 
 from es_ttc.errors import EngineError
-from es_ttc.retrievers.base import NearestDocuments
-from es_ttc.serving.knn.engine_search import neighbours, until_k
+from es_ttc.serving.candidates.nearest import Neighbour, Neighbours, cosines_of, until_k
+from es_ttc.serving.features.keys import DocumentKey
 
 
 @pytest.mark.parametrize(
@@ -25,19 +24,20 @@ def test_more_are_requested_until_k_may_be_returned(
     """The nearest ones are hidden."""
     looked = []
 
-    async def find(count: int) -> tuple[NearestDocuments, bool]:
+    async def find(count: int) -> Neighbours:
         looked.append(count)
-        given = list(range(hidden, min(count, corpus)))
-        return neighbours(given, [1 - number / 1e5 for number in given]), count > corpus
+        given = range(hidden, min(count, corpus))
+        return Neighbours(
+            [Neighbour({"_id": number}, DocumentKey("i", "e", "h"), 1.0) for number in given], count > corpus
+        )
 
     got = asyncio.run(until_k(find, 5, first=5))
     assert looked == looks
-    assert got.documents.tolist()[:5] == list(range(hidden, hidden + found))
+    assert [one.hit["_id"] for one in got.documents[:5]] == [*range(hidden, hidden + found)]
     assert got.complete is complete
-    assert np.all(np.diff(got.cosines) <= 0)
 
 
 def test_a_score_that_no_cosine_has_is_an_error() -> None:
-    assert neighbours([3, 1], [1.0, 0.25]).cosines.tolist() == [1.0, -0.5]
-    with pytest.raises(EngineError, match=r"the score 1\.800, and \(1 \+ cosine\) / 2 is at most 1"):
-        neighbours([3, 1], [1.8, 0.9])
+    assert cosines_of([1.0, 0.25]) == [1.0, -0.5]
+    with pytest.raises(EngineError, match=r"score 1\.800"):
+        cosines_of([1.8, 0.9])

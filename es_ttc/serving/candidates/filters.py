@@ -1,22 +1,22 @@
 """The parts of a caller's query that documents outside the first pass must match too.
 
 Such documents are found by a vector or a graph, so they need not contain the query's words. Everything else that the
-query demands holds for them. A query is read as a tree of what must match:
+query requires holds for them: these are its filters. A query is read as a tree of what must match:
 
-| clause | what it demands |
+| clause | its filters |
 | --- | --- |
-| `match`, `match_bool_prefix` | nothing, if their text is a text of the search and their field is analysed text in every searched index that has it |
-| `multi_match`, `combined_fields` | nothing, if their text is a text of the search and one of their fields is analysed text; or if they name no fields |
+| `match`, `match_bool_prefix` | none, if their text is a text of the search and their field is analysed text in every searched index that has it |
+| `multi_match`, `combined_fields` | none, if their text is a text of the search and one of their fields is analysed text; or if they name no fields |
 | `query_string`, `simple_query_string` | the same, if the text has no syntax: operators, field names, quotes, wildcards |
-| `match_all` | nothing |
-| `neural`, `semantic`, `neural_sparse`, `text_expansion`, `sparse_vector` | their filters, if their text is a text of the search |
-| `knn` | its filters, if it has no threshold |
-| `bool` | `filter`, `must_not`, what each `must` demands, and as many of `should` as must match |
-| `dis_max`, `hybrid` | what one of the queries demands |
-| `pinned` | what its `organic` demands |
-| `function_score`, `script_score` | what its `query` demands, and a score above 0 if the query gives 1; with `min_score` the clause itself |
-| `boosting` | what its `positive` demands; with a `negative_boost` of 0 that `negative` does not match |
-| `rule` | its rules, and what its `organic` demands |
+| `match_all` | none |
+| `neural`, `semantic`, `neural_sparse`, `text_expansion`, `sparse_vector` | those that they name, if their text is a text of the search |
+| `knn` | those that it names, if it has no threshold |
+| `bool` | `filter`, `must_not`, the filters of each `must`, and as many of `should` as must match |
+| `dis_max`, `hybrid` | the filters of one of the queries |
+| `pinned` | the filters of its `organic` |
+| `function_score`, `script_score` | the filters of its `query`, and a score above 0 if the query gives 1; with `min_score` the clause itself |
+| `boosting` | the filters of its `positive`; with a `negative_boost` of 0 that `negative` does not match |
+| `rule` | its rules, and the filters of its `organic` |
 | any other (`constant_score`, `nested`, `terms_set`, `rank_feature` ...) | the clause itself |
 """  # noqa: E501 - a table
 
@@ -24,6 +24,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
+from es_ttc.serving.features.field_types import FieldTypes
+from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.request.body import fields_of, texts_of
 from es_ttc.serving.request.query import FUNCTIONS, RULES, has_no_functions, listed, without_inner_hits, words_of
 
@@ -57,8 +59,8 @@ _PERCENT = re.compile(r"\s*(-?[0-9]{1,3})%\s*")
 _INTEGER = re.compile(r"\s*-?[0-9]{1,6}\s*")
 
 
-class UndecidedDemands(Exception):
-    """What a query demands of documents outside the first pass cannot be decided; the message is the reason."""
+class UnknownFilter(Exception):
+    """The filters of a query are not known; the message is the reason."""
 
 
 def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsText) -> list[Any]:
@@ -70,7 +72,7 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
         is_text: Whether a field is analysed text in every searched index that has it.
     """
     if "retriever" in body:
-        raise UndecidedDemands("what a [retriever] demands of documents that it does not find is not known")
+        raise UnknownFilter("the filters of a [retriever] are not known")
     defined = {name for part in ("derived", "runtime_mappings") for name in body.get(part) or ()}
 
     def is_mapped_text(name: str) -> bool:
@@ -78,10 +80,10 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
 
     try:
         own = {words_of(text) for text in texts_of(body.get("query"))}
-        demands = _Demands({*map(words_of, texts)}, own if len(own) == 1 else set(), is_mapped_text)
-        found = [] if not body.get("query") else demands.of(body["query"])
+        reader = _FilterReader({*map(words_of, texts)}, own if len(own) == 1 else set(), is_mapped_text)
+        found = [] if not body.get("query") else reader.of(body["query"])
     except RecursionError:
-        raise UndecidedDemands("[query] is nested too deeply") from None
+        raise UnknownFilter("[query] is nested too deeply") from None
     for clause in listed(body.get("knn")):
         found += _of_vectors(clause) if isinstance(clause, Mapping) else [clause]
     if body.get("post_filter"):
@@ -89,8 +91,17 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
     return [without_inner_hits(one) for one in found]
 
 
+async def filters_of_search(
+    body: Mapping[str, Any], texts: Sequence[str], types: FieldTypes, caller: Caller
+) -> list[Any]:
+    """Return :func:`required_filters` of a search, with the types of the fields that decide."""
+    names = text_fields(body, texts)
+    analysed = await types.analysed(names, caller) if names else frozenset[str]()
+    return required_filters(body, texts, analysed.__contains__)
+
+
 def text_fields(body: Mapping[str, Any], texts: Sequence[str]) -> frozenset[str]:
-    """Return the fields whose mapping decides what a search demands."""
+    """Return the fields whose mapping decides which filters a search has."""
     names: set[str] = set()
 
     def noted(name: str) -> bool:
@@ -101,8 +112,8 @@ def text_fields(body: Mapping[str, Any], texts: Sequence[str]) -> frozenset[str]
     return frozenset(names)
 
 
-class _Demands:
-    """What the clauses of one query demand."""
+class _FilterReader:
+    """Reads the filters of one query."""
 
     def __init__(self, texts: Set[str], own: Set[str], is_text: IsText) -> None:
         self._texts = texts
@@ -136,7 +147,7 @@ class _Demands:
         return _filters_of_model(clause) if self._ranks_by_words(kind, clause) else [query]
 
     def _of_scored(self, query: Query, kind: str, clause: Query) -> list[Any]:
-        """Return what functions demand: they hide a document by a score of 0, whatever words it has."""
+        """Return the filters of functions: they hide a document by a score of 0, whatever words it has."""
         if "min_score" in clause:
             return [query]
         inner = self.of(clause["query"]) if clause.get("query") else []
@@ -178,7 +189,7 @@ class _Demands:
 
     def _of_bool(self, query: Query, clause: Query) -> list[Any]:
         should = listed(clause.get("should"))
-        of_must = [demand for one in listed(clause.get("must")) for demand in self.of(one)]
+        of_must = [filter_ for part in listed(clause.get("must")) for filter_ in self.of(part)]
         if not clause.keys() <= _BOOL_OPTIONS:
             return [query]
         found = [*listed(clause.get("filter")), *of_must]
@@ -195,10 +206,10 @@ class _Demands:
         return [*found, *_at_least(max(least, int(alone)), [self.of(one) for one in should])]
 
 
-def _at_least(least: int, demands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the required queries of clauses of which some must match; one that demands nothing counts as matched."""
-    real = [one for one in demands if one]
-    least -= len(demands) - len(real)
+def _at_least(least: int, filters: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the required queries of clauses of which some must match; one without filters counts as matched."""
+    real = [some for some in filters if some]
+    least -= len(filters) - len(real)
     if least <= 0:
         return []
     if not real:  # an empty `bool` would match every document

@@ -1,4 +1,4 @@
-"""Searches that find documents by kNN: their bodies, and sending those of all retrievals of a request in batches.
+"""Sends the kNN searches of a request in batches.
 
 Each retrieval of an `_msearch` sends several searches, one after the other. A batch is sent as soon as every retrieval
 that has not ended waits for an answer. So the number of requests is that of the longest retrieval, not the sum of all.
@@ -9,80 +9,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
-from es_ttc.engine.versions import Product
-from es_ttc.index.mappings.spec import SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
-from es_ttc.retrievers.base import Vectors
-from es_ttc.serving import engine as requests
+from es_ttc.serving import engine
+from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
-from es_ttc.vectors.tokens import Float32
 
 S = TypeVar("S")
 R = TypeVar("R")
-
-_FAILED = "a kNN search failed"
 
 Body = dict[str, Any]
 Answer = Mapping[str, Any]
 Batch = list[tuple[int, Sequence[S], asyncio.Future[Sequence[R]]]]
 """Searches that are to be sent, each with the member that sends it."""
+Item = tuple[bool, tuple[bytes, Body]]
+"""A search of an `_msearch`: whether it is of a side index, its header and its body."""
 
-_ANYWHERE = {"ignore_unmapped": True}  # in queries over several indices, some of which may have no such vectors
-_PATHS: Mapping[Vectors, tuple[str, str | None]] = {
-    Vectors.POOLED: (VECTOR, None),
-    Vectors.SPANS: (SPAN_VECTOR, SPANS),
-    Vectors.TOKENS: (TOKEN_VECTOR, TOKENS),
-}
-"""For each kind of vectors their field, and the nested object that contains it."""
-FIELDS: Mapping[Vectors, str] = {among: field for among, (field, _) in _PATHS.items()}
-
-
-def search_body(
-    product: Product,
-    vector: Float32,
-    k: int,
-    filters: Sequence[Any],
-    *,
-    options: Mapping[str, Any] | None = None,
-    among: Vectors = Vectors.POOLED,
-    num_candidates: int | None = None,
-    exact: bool = False,
-) -> Body:
-    """Return the part of a `_search` body that finds documents by kNN, in the product's syntax."""
-    field, nested = _PATHS[among]
-    values = vector.tolist()
-    found: Body
-    if exact:
-        scored = {"script_score": {"query": {"exists": {"field": field}}, "script": _exact(product, field, values)}}
-        found = {"query": {"bool": {"must": [_below(nested, scored)], "filter": [*filters]}}}
-    elif product == "elasticsearch":
-        knn: Body = {"field": field, "query_vector": values, "k": k, **(options or {})}
-        knn |= {} if num_candidates is None else {"num_candidates": num_candidates}
-        found = {"knn": {**knn, "filter": [*filters]} if filters else knn}
-    else:  # k applies to each shard's index, `size` to the whole result
-        knn = {"vector": values, "k": max(k, num_candidates or k), **(options or {}), **_ANYWHERE}
-        knn |= {"filter": all_of(filters)} if filters else {}
-        found = {"query": _below(nested, {"knn": {field: knn}})}
-    return {**found, "size": k, "track_total_hits": False}
-
-
-def _exact(product: Product, field: str, vector: list[float]) -> Body:
-    if product == "elasticsearch":
-        source = f"(1.0 + cosineSimilarity(params.vector, '{field}')) / 2.0"
-        return {"source": source, "params": {"vector": vector}}
-    params = {"field": field, "query_value": vector, "space_type": "cosinesimil"}
-    return {"lang": "knn", "source": "knn_score", "params": params}
-
-
-def _below(nested: str | None, query: Body) -> Body:
-    if nested is None:
-        return query
-    return {"nested": {"path": nested, "score_mode": "max", "query": query, **_ANYWHERE}}
-
-
-def all_of(filters: Sequence[Any]) -> Any:
-    """Return one query that matches the documents that all filters match."""
-    return filters[0] if len(filters) == 1 else {"bool": {"filter": [*filters]}}
+_FAILED = "a kNN search failed"
 
 
 class BatchedSearches(Generic[S, R]):
@@ -145,11 +87,7 @@ class BatchedSearches(Generic[S, R]):
             start += len(searches)
 
 
-Item = tuple[bool, tuple[bytes, Body]]
-"""A search of an `_msearch`: whether it is of a side index, its header and its body."""
-
-
-class SearchClient:
+class TargetSearches:
     """The searches of one retrieval. Searches that are sent together become part of one request."""
 
     def __init__(self, batches: BatchedSearches[Item, Answer], member: int, header: bytes) -> None:
@@ -157,55 +95,53 @@ class SearchClient:
         self._member = member
         self._header = header
 
-    async def search(self, bodies: Sequence[Body]) -> Sequence[Answer]:
+    async def send(self, bodies: Sequence[Body]) -> Sequence[Answer]:
         """Send `_search` bodies to the caller's target, and require complete answers."""
-        items = [(False, (self._header, body)) for body in bodies]
-        answers = await self._batches.send(self._member, items)
+        answers = await self._batches.send(self._member, [(False, (self._header, body)) for body in bodies])
         for answer in answers:
             require_complete(answer)
         return answers
 
-    async def search_side_indices(self, searches: Sequence[tuple[str, Body]]) -> Sequence[Answer]:
+    async def send_to_sides(self, searches: Sequence[tuple[str, Body]]) -> Sequence[Answer]:
         """Send bodies to side indices by name or alias; an answer may be an error. A missing index has no hits."""
         options = {"ignore_unavailable": True, "allow_no_indices": True}
         items = [(True, (jsonio.dumps({"index": name, **options}), body)) for name, body in searches]
         return await self._batches.send(self._member, items)
 
 
-def batched(
-    engine: requests.EngineClient, caller: Caller, side_caller: Caller, path: bytes, query_string: bytes
-) -> BatchedSearches[Item, Answer]:
+def batched(gateway: Gateway, caller: Caller, path: bytes, query_string: bytes) -> BatchedSearches[Item, Answer]:
     """Return what sends the searches of a request's retrievals: one `_msearch` for the target, one for side indices."""
+    own, side = (gateway.engine.as_caller(one) for one in (caller, gateway.attached.side_caller(caller)))
 
-    async def part(items: Sequence[Item], *, of_side_index: bool) -> Sequence[Answer]:
+    async def msearch(items: Sequence[Item], *, of_side_index: bool) -> Sequence[Answer]:
         searches = [search for is_side, search in items if is_side == of_side_index]
         if not searches:
             return []
         if of_side_index:
-            return await engine.as_caller(side_caller).msearch(b"/_msearch", b"", searches, failing=_FAILED)
-        return await engine.as_caller(caller).msearch(path, query_string, searches, failing=_FAILED)
+            return await side.msearch(b"/_msearch", b"", searches, failing=_FAILED)
+        return await own.msearch(path, query_string, searches, failing=_FAILED)
 
     async def send(items: Sequence[Item]) -> list[Answer]:
-        own, side = await asyncio.gather(part(items, of_side_index=False), part(items, of_side_index=True))
-        of_target, of_sides = iter(own), iter(side)
+        parts = await asyncio.gather(msearch(items, of_side_index=False), msearch(items, of_side_index=True))
+        of_target, of_sides = map(iter, parts)
         return [next(of_sides if is_side else of_target) for is_side, _ in items]
 
     return BatchedSearches(send)
 
 
 @asynccontextmanager
-async def single_client(
-    engine: requests.EngineClient, caller: Caller, side_caller: Caller, path: bytes, query_string: bytes, header: bytes
-) -> AsyncIterator[SearchClient]:
-    """Open the search client of a retrieval that no other one waits for."""
-    batches = batched(engine, caller, side_caller, path, query_string)
+async def searches_of(
+    gateway: Gateway, caller: Caller, path: bytes, query_string: bytes, header: bytes
+) -> AsyncIterator[TargetSearches]:
+    """Open the searches of a retrieval that no other one waits for."""
+    batches = batched(gateway, caller, path, query_string)
     [member] = batches.join(1)
     async with batches.active(member):
-        yield SearchClient(batches, member, header)
+        yield TargetSearches(batches, member, header)
 
 
 def require_complete(answer: Answer) -> None:
     """Raise an EngineError if the answer to a search is an error, or covers only a part of the documents."""
     if "error" in answer:
-        raise requests.refused("the engine refused a kNN search", answer.get("status"), answer)
-    requests.require_complete(answer, "a kNN search was answered from a part of the documents only")
+        raise engine.refused("the engine refused a kNN search", answer.get("status"), answer)
+    engine.require_complete(answer, "a kNN search was answered from a part of the documents only")

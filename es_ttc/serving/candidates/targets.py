@@ -1,4 +1,4 @@
-"""The indices that a kNN clause searches: the encoder of their vectors, and their side indices."""
+"""The indices of a target that kNN searches: the encoder of their vectors, and their side indices."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE
 from es_ttc.serving.answer_forms import TERMS, require_form
+from es_ttc.serving.candidates.batches import Answer, Body, TargetSearches, require_complete
 from es_ttc.serving.http.caller import CallerKeys
-from es_ttc.serving.knn.searches import Answer, Body, SearchClient, require_complete
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.request import SearchItem, SearchRequest, shared_parts
 
@@ -53,7 +53,7 @@ class SideIndex:
 
 @dataclass(frozen=True, slots=True)
 class SearchedIndices:
-    """The indices that a clause searches."""
+    """The indices that are searched."""
 
     encoder: str | None  # of all vectors; None if no document that the caller may read has one
     own: bool  # whether documents contain vectors themselves
@@ -66,21 +66,21 @@ def count_request(shared: Body) -> Body:
     return {**shared, **_COUNT, "aggs": _COUNTS}
 
 
-async def searched_indices_of(client: SearchClient, filters: Sequence[Any], shared: Body) -> SearchedIndices:
-    """Return the indices that a clause searches, or raise an EncoderMismatch for vectors of several encoders."""
-    [answer] = await client.search([count_request(shared)])
+async def searched_indices_of(searches: TargetSearches, filters: Sequence[Any], shared: Body) -> SearchedIndices:
+    """Return the indices that are searched, or raise an EncoderMismatch for vectors of several encoders."""
+    [answer] = await searches.send([count_request(shared)])
     if "aggregations" not in answer:  # there is no index: a pattern that matches none
         return SearchedIndices(None, own=False, sides=())
     encoders = _encoders(answer)
     if len(encoders) > 1:
-        [answer] = await client.search([{**shared, **_COUNT, "aggs": {**_COUNTS, "indices": _BY_BOTH}}])
+        [answer] = await searches.send([{**shared, **_COUNT, "aggs": {**_COUNTS, "indices": _BY_BOTH}}])
         encoders = _most_of_each(answer)
     counts = _counts_by_index(answer["aggregations"])
     own = bool(encoders)
     sides: Sequence[SideIndex] = []
     if not own or len(counts) > 1:
         (sides, side_encoders), matching = await asyncio.gather(
-            _sides(client, counts), _matching(client, counts, filters, shared)
+            _sides(searches, counts), _matching(searches, counts, filters, shared)
         )
         sides = _with_matching(sides, matching)
         encoders = list(dict.fromkeys([*encoders, *side_encoders]))
@@ -93,14 +93,14 @@ async def searched_indices_of(client: SearchClient, filters: Sequence[Any], shar
 
 
 async def matched_again(
-    client: SearchClient, indices: SearchedIndices, filters: Sequence[Any], shared: Body
+    searches: TargetSearches, indices: SearchedIndices, filters: Sequence[Any], shared: Body
 ) -> SearchedIndices:
     """Return indices that an earlier search has found, with the numbers of documents that match other filters."""
-    matching = await _matching(client, indices.counts, filters, shared)
+    matching = await _matching(searches, indices.counts, filters, shared)
     return replace(indices, sides=_with_matching(indices.sides, matching))
 
 
-class KnownTargets:
+class TargetCache:
     """The indices that earlier searches of a caller and a target have found, for a minute.
 
     What a search counts depends on the caller's rights, on the indices and shards that the request's parameters select,
@@ -131,13 +131,13 @@ class KnownTargets:
 
 
 async def _matching(
-    client: SearchClient, counts: Mapping[str, int], filters: Sequence[Any], shared: Body
+    searches: TargetSearches, counts: Mapping[str, int], filters: Sequence[Any], shared: Body
 ) -> Mapping[str, int]:
     """Return by index the number of documents that match filters."""
     if not filters:
         return counts
     count = {**shared, **_COUNT, "query": {"bool": {"filter": [*filters]}}, "aggs": {"indices": _BY_INDEX}}
-    [counted] = await client.search([count])
+    [counted] = await searches.send([count])
     return _counts_by_index(counted.get("aggregations", _NO_INDEX))
 
 
@@ -145,11 +145,11 @@ def _with_matching(sides: Sequence[SideIndex], matching: Mapping[str, int]) -> l
     return [replace(side, matching=matching.get(side.source, 0)) for side in sides]
 
 
-async def _sides(client: SearchClient, counts: Mapping[str, int]) -> tuple[Sequence[SideIndex], list[str]]:
+async def _sides(searches: TargetSearches, counts: Mapping[str, int]) -> tuple[Sequence[SideIndex], list[str]]:
     """Return the side indices of the searched indices, and their encoders."""
     names = [index for index in counts if ":" not in index]  # side indices of other clusters are not searched
     probe = {**_COUNT, "query": {"term": {STATE: READY}}, "aggs": _COUNTS}
-    answers = await client.search_side_indices([(side_alias(index), probe) for index in names])
+    answers = await searches.send_to_sides([(side_alias(index), probe) for index in names])
     sides: list[SideIndex] = []
     encoders: list[str] = []
     for index, answer in zip(names, answers, strict=True):

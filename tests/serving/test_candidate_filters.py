@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.serving.candidates.filters import UnknownFilter, required_filters, text_fields
 from es_ttc.serving.request.query import changes_scores, query_of_url
-from es_ttc.serving.rescore.demands import UndecidedDemands, required_filters, text_fields
 from tests.serving.client import call, search
 from tests.serving.conftest import SearchStack, make_index, write
 
@@ -171,7 +171,7 @@ def test_parts_of_the_body_beside_the_query() -> None:
     deep: Any = BY_TEXT
     for _ in range(5000):
         deep = {"bool": {"must": deep}}
-    with pytest.raises(UndecidedDemands):
+    with pytest.raises(UnknownFilter):
         demanded(deep)
 
 

@@ -1,4 +1,4 @@
-"""Where the features of a window's documents are, and whether they are of the documents' present text.
+"""Features in side indices: where those of a window's documents are, and whether they are of the present text.
 
 In an index that es-ttc created, any other write of a document removes its features. Features of an attached index are
 stored in a side index, with a mark of the write that they were made from: the `_seq_no`, and the source's UUID, because
@@ -10,7 +10,7 @@ of the title they are not.
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -23,8 +23,8 @@ from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
 from es_ttc.serving.engine import EngineClient, NotForCaller, NotThere
 from es_ttc.serving.features.keys import SEQ_NO as SEQ_NO_OF_HITS
-from es_ttc.serving.features.keys import DocumentKey, RoutedId, document_keys, is_mark, single_values
-from es_ttc.serving.features.skip_reasons import SkipReason
+from es_ttc.serving.features.keys import DocumentKey, RoutedId, is_mark
+from es_ttc.serving.features.locations import FeatureLocations, own_keys
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.settings import SideCredentials
@@ -36,7 +36,6 @@ _DOCUMENTS_A_READ = 1000
 _MAX_REMEMBERED = 1000
 _NO_ERROR_IF_MISSING = b"ignore_unavailable=true&allow_no_indices=true"
 _FAILING = "features could not be located"
-_NO_FIELDS: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,37 +49,7 @@ class Mark:
     seq_no: int
 
 
-@dataclass(slots=True)
-class FeatureLocations:
-    """Where the features of a window's documents are.
-
-    Attributes:
-        keys: For each hit the key of its features, None for one without features that can be used.
-        without: Places of hits without features of their own.
-        skipped: Places of hits whose features are not used, with the reason.
-        stale: Places of hits whose features are of an earlier text.
-        sides: Concrete side indices of the window's indices, by the source's name; "" if no hit is in the side index.
-    """
-
-    keys: list[DocumentKey | None] = field(default_factory=list)
-    without: list[int] = field(default_factory=list)
-    skipped: dict[int, SkipReason] = field(default_factory=dict)
-    stale: frozenset[int] = frozenset()
-    sides: dict[str, str] = field(default_factory=dict)
-
-    def followed_by(self, others: "FeatureLocations") -> "FeatureLocations":
-        """Return where the features of these hits and of some that follow them are."""
-        first = len(self.keys)
-        return FeatureLocations(
-            [*self.keys, *others.keys],
-            [*self.without, *(first + place for place in others.without)],
-            self.skipped | {first + place: reason for place, reason in others.skipped.items()},
-            self.stale.union(first + place for place in others.stale),
-            others.sides | self.sides,
-        )
-
-
-class AttachedFeatureLocator:
+class FeatureLocator:
     """Finds the features of attached indices; side indices are read as the caller, or as the gateway itself."""
 
     def __init__(self, engine: EngineClient, credentials: SideCredentials) -> None:
@@ -97,9 +66,10 @@ class AttachedFeatureLocator:
 
         If there is a side index, :meth:`expects_ids` returns True for the next searches of the same target.
         """
-        if _with_single_values(hits) is not None:
+        without = own_keys(hits).without
+        if not without:
             return False
-        indices = {str(hits[place]["_index"]) for place in own_keys(hits).without}
+        indices = {str(hits[place]["_index"]) for place in without}
         found = await asyncio.gather(*(self._marks(index, [], caller) for index in sorted(indices)))
         needed = any(marks is not None for marks in found)
         if needed:
@@ -113,7 +83,7 @@ class AttachedFeatureLocator:
         return Caller(caller.headers)
 
     async def locate(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> FeatureLocations:
-        """Return where the features of hits are.
+        """Return where the features of hits are, in the documents themselves or in side indices.
 
         Hits that may be of an attached index have `_id` and the doc value of `_seq_no`.
         """
@@ -313,42 +283,6 @@ def _put_verified(
         else:
             unverified[place] = key
     return unverified
-
-
-def own_keys(hits: Sequence[Mapping[str, Any]]) -> FeatureLocations:
-    """Return where features are that are stored in the documents themselves."""
-    single = _with_single_values(hits)
-    if single is not None:
-        return FeatureLocations(document_keys([hit["_index"] for hit in hits], *single))
-    own = FeatureLocations()
-    add = own.keys.append
-    for place, hit in enumerate(hits):
-        fields = hit.get("fields") or _NO_FIELDS
-        encoders, hashes = fields.get(ENCODER), fields.get(HASH)
-        if not encoders or not hashes:
-            own.without.append(place)
-            add(None)
-        elif len(encoders) > 1 or len(hashes) > 1 or not is_mark(hashes[0], encoders[0]):
-            own.skipped[place] = SkipReason.MARKS
-            add(None)
-        else:
-            add(DocumentKey(hit["_index"], encoders[0], hashes[0]))
-    return own
-
-
-def _with_single_values(hits: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]] | None:
-    """Return the encoders and hashes of hits that all have one of each; None if any differs."""
-    encoders, hashes = single_values(hits, ENCODER), single_values(hits, HASH)
-    if encoders is None or hashes is None:
-        return None
-    if {*map(type, encoders), *map(type, hashes)} != {str}:
-        return None
-    return (encoders, hashes) if is_mark("".join(hashes), "".join(set(encoders))) else None
-
-
-def own_key(hit: Mapping[str, Any]) -> DocumentKey | None:
-    """Return the key of one hit's own features, see :func:`own_keys`."""
-    return own_keys((hit,)).keys[0]
 
 
 def _seq_no(hit: Mapping[str, Any]) -> int | None:

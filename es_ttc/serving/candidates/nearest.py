@@ -1,0 +1,335 @@
+"""The documents nearest to vectors: the engine's own kNN, with the caller's credentials.
+
+Every search contains the caller's filters and is sent to the caller's target: an alias's filter and rights hold.
+
+Of an attached index the side index knows which documents are near, and only the source decides whether the caller may
+read one. So every document that a search of a side index finds is searched in the source, with the caller's credentials
+and filters and in the caller's point in time. A document that the source does not return, or whose text has changed, is
+skipped: it is not displayed or used, and its features are not read. If few documents match the filters, their ids are
+read first, and only their vectors are searched.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from es_ttc.engine.versions import Product, oldest_versions
+from es_ttc.errors import EngineError
+from es_ttc.index.mappings.fields import FEATURES
+from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
+from es_ttc.index.mappings.spec import HASH, SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
+from es_ttc.rescorers.base import Feature
+from es_ttc.retrievers.base import Vectors
+from es_ttc.serving.candidates.batches import Answer, Body, TargetSearches, require_complete
+from es_ttc.serving.candidates.targets import SearchedIndices, SideIndex
+from es_ttc.serving.features.keys import MARKS, DocumentId, DocumentKey, RoutedId
+from es_ttc.serving.features.locations import own_keys
+from es_ttc.serving.features.side_index import MARK_FIELDS, Mark, mark_of
+from es_ttc.serving.features.skip_reasons import SkipReason
+from es_ttc.serving.gateway import Gateway
+from es_ttc.serving.http.caller import Caller
+from es_ttc.vectors.tokens import Float32
+
+Hit = Mapping[str, Any]
+MakeBody = Callable[[int, Sequence[Any]], Body]
+"""Makes the search for a number of neighbours under some filters."""
+
+_ANYWHERE = {"ignore_unmapped": True}  # in queries over several indices, some of which may have no such vectors
+_PATHS: Mapping[Vectors, tuple[str, str | None]] = {
+    Vectors.POOLED: (VECTOR, None),
+    Vectors.SPANS: (SPAN_VECTOR, SPANS),
+    Vectors.TOKENS: (TOKEN_VECTOR, TOKENS),
+}
+"""For each kind of vectors their field, and the nested object that contains it."""
+FIELDS: Mapping[Vectors, str] = {among: field for among, (field, _) in _PATHS.items()}
+_GREATEST_COSINE = 1.2
+"""Maximum cosine in an engine's answer: engines round, most of all with quantised vectors."""
+_FURTHER = 4
+"""Factor of the number of requested neighbours if too many of the first ones may not be returned."""
+_INDEX_DELETED = (404, 500, 503)
+"""Statuses of a search whose index is deleted while it runs: no context, closed reader, no shards."""
+
+
+class SideIndexReplaced(EngineError):
+    """The searched side index was replaced by another one."""
+
+    status = 503
+
+
+@dataclass(frozen=True, slots=True)
+class KnnOptions:
+    """How vectors are searched; see :meth:`es_ttc.retrievers.base.Search.nearest`. `further` are keys of each query."""
+
+    among: Vectors = Vectors.POOLED
+    num_candidates: int = 0
+    exact: bool = False
+    features: frozenset[Feature] = frozenset()
+    further: Mapping[str, Any] = field(default_factory=dict)
+
+
+POOLED = KnnOptions()
+"""The approximate search of pooled vectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnnTarget:
+    """What is searched for nearest documents, with whose rights, and under which filters.
+
+    Attributes:
+        searches: Sends searches to the target and to side indices.
+        shared: Parts of the caller's body that the filters may depend on.
+        fields: Parts of a body that say what is read of each hit, so that it tells its document and features.
+        with_ids: Whether hits of documents with vectors of their own have ids.
+        send: Sends searches to the target in place of `searches`.
+    """
+
+    caller: Caller
+    indices: SearchedIndices
+    searches: TargetSearches
+    filters: Sequence[Any] = ()
+    shared: Body = field(default_factory=dict)
+    fields: Body = field(default_factory=lambda: {"_source": False, "docvalue_fields": MARKS})
+    with_ids: bool = True
+    send: Callable[[Sequence[Body]], Awaitable[Sequence[Answer]]] | None = None
+
+    async def search(self, body: Body) -> list[Hit]:
+        """Return the hits of one search of the target."""
+        [answer] = await (self.send or self.searches.send)([{**self.shared, **body}])
+        hits: list[Hit] = answer["hits"]["hits"]
+        return hits
+
+
+class Neighbour(NamedTuple):
+    """A document near to a vector: its hit in the searched index, the key of its features, and its cosine."""
+
+    hit: Hit
+    key: DocumentKey
+    cosine: float
+
+    @property
+    def place(self) -> tuple[float, str, str, str]:
+        """Its place in an order: nearest first; equal cosines by index, id and routing, as on every page."""
+        return -self.cosine, self.key.index, str(self.hit.get("_id", self.key.hash)), self.hit.get("_routing") or ""
+
+
+class Neighbours(NamedTuple):
+    """Documents near to a vector; `complete` if there are no others, should there be fewer than requested."""
+
+    documents: Sequence[Neighbour]
+    complete: bool
+
+
+class NearestSearch:
+    """Searches one target. What its source says of the documents of a side index is asked once.
+
+    Attributes:
+        skipped: Documents whose features are of another encoder or cannot be used, with the reason.
+        stale: Documents that were skipped because their vectors are of an earlier text.
+    """
+
+    def __init__(self, gateway: Gateway, target: KnnTarget) -> None:
+        self.skipped: dict[DocumentId, SkipReason] = {}
+        self.stale: set[DocumentId] = set()
+        self._gateway = gateway
+        self._target = target
+        sides = [side for side in target.indices.sides if side.matching and side.documents]
+        self._sides = [_SideSearch(gateway, target, side, self.skipped, self.stale) for side in sides]
+
+    async def nearest(self, queries: Sequence[Float32], k: int, options: KnnOptions = POOLED) -> list[Neighbours]:
+        """Return for each query the k documents nearest to one of its vectors, ``(t, d)``, nearest first."""
+        product, k = await self._gateway.upstream.product(), min(k, MAX_KNN_CANDIDATES)
+        bodies = [partial(search_body, product, vectors, options=options) for vectors in queries]
+        return await asyncio.gather(*(self._nearest(body, k, options.features) for body in bodies))
+
+    async def _nearest(self, body: MakeBody, k: int, features: frozenset[Feature]) -> Neighbours:
+        finds = [until_k(partial(side.find, body), k, first=side.first_count(k)) for side in self._sides]
+        if self._target.indices.own:
+            finds.append(until_k(partial(self._find_own, body, features), k, first=k))
+        parts = [await finds[0]] if len(finds) == 1 else await asyncio.gather(*finds)
+        documents = sorted((one for part in parts for one in part.documents), key=lambda one: one.place)
+        if len(parts) > 1:  # a document may have vectors of its own and in a side index: the nearest one counts
+            documents = [*{DocumentId.of(one.hit): one for one in reversed(documents)}.values()][::-1]
+        return Neighbours(documents[:k], all(part.complete for part in parts))
+
+    async def _find_own(self, body: MakeBody, features: frozenset[Feature], count: int) -> Neighbours:
+        """Search the vectors in the documents themselves; see :func:`until_k`."""
+        target = self._target
+        stored = [FEATURES[feature].name for feature in sorted(features)]
+        only = {"stored_fields": stored or "_none_"} if stored or not target.with_ids else {}
+        hits = await target.search({**body(count, target.filters), **target.fields, **only})
+        documents: list[Neighbour] = []
+        cosines = cosines_of([hit.get("_score") for hit in hits])
+        for hit, key, cosine in zip(hits, own_keys(hits).keys, cosines, strict=True):
+            if key is not None and key.encoder == target.indices.encoder:
+                documents.append(Neighbour(hit, key, cosine))
+                continue
+            shown = str(hit.get("_id", hit.get("fields", {}).get(HASH, [""])[0]))
+            reason = SkipReason.MARKS if key is None else SkipReason.ENCODER
+            self.skipped[DocumentId(str(hit["_index"]), RoutedId(shown, hit.get("_routing")))] = reason
+        return Neighbours(documents, len(hits) < count)
+
+
+class _SideSearch:
+    """Searches one side index."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        target: KnnTarget,
+        side: SideIndex,
+        skipped: dict[DocumentId, SkipReason],
+        stale: set[DocumentId],
+    ) -> None:
+        self.first_count = side.first_count
+        self._attached = gateway.attached
+        self._target = target
+        self._side = side
+        self._skipped = skipped
+        self._stale = stale
+        self._uuid: asyncio.Task[str | None] | None = None
+        self._matching: dict[RoutedId, Hit] | None = None
+        self._permitted: dict[RoutedId, tuple[Hit, DocumentKey] | None] = {}
+
+    async def find(self, body: MakeBody, count: int) -> Neighbours:
+        """Search the side index; see :func:`until_k`."""
+        side = self._side
+        filters: list[Any] = []
+        most = MAX_KNN_CANDIDATES
+        if side.filter_first(count):
+            if self._matching is None:
+                self._matching = await self._search_source([], side.matching)
+            if not self._matching:
+                return Neighbours((), complete=True)
+            filters = [{"ids": {"values": sorted({identifier for identifier, _ in self._matching})}}]
+            most = len(self._matching)
+        count = min(count, most)
+        search = {**body(count, filters), "stored_fields": "_none_", "docvalue_fields": [*MARK_FIELDS]}
+        [answer] = await self._target.searches.send_to_sides([(side.name, search)])
+        if answer.get("status") in _INDEX_DELETED if "error" in answer else not answer["_shards"]["total"]:
+            raise SideIndexReplaced(f"the side index of [{side.source}] was removed or replaced while it was searched")
+        require_complete(answer)
+        hits = answer["hits"]["hits"]
+        marked = [(hit, mark) for hit in hits if (mark := mark_of(hit)) is not None]
+        await self._read_permitted(dict(mark for _, mark in marked))
+        cosines = cosines_of([hit.get("_score") for hit, _ in marked])
+        found = zip((self._permitted[routed] for _, (routed, _) in marked), cosines, strict=True)
+        documents = [Neighbour(*permitted, cosine) for permitted, cosine in found if permitted is not None]
+        return Neighbours(documents, len(hits) < count or (bool(filters) and count == most))
+
+    async def _read_permitted(self, marks: Mapping[RoutedId, Mark]) -> None:
+        """Note of each new document its hit and key, None if the source does not return it to the caller."""
+        new = {routed: mark for routed, mark in marks.items() if routed not in self._permitted}
+        if not new:
+            return
+        if self._uuid is None:  # searches of several vectors ask once
+            self._uuid = asyncio.create_task(self._attached.uuid(self._side.source, self._target.caller))
+        hits, uuid = await asyncio.gather(self._source_hits(new), self._uuid)
+        keys = await self._attached.current(hits, new, uuid, self._target.caller)
+        self._permitted |= dict.fromkeys(new)
+        for hit, key in zip(hits, keys, strict=True):
+            document = DocumentId(self._side.source, RoutedId.of(hit))
+            if key is None:
+                self._stale.add(document)
+            elif key.encoder != self._target.indices.encoder:
+                self._skipped[document] = SkipReason.ENCODER
+            else:
+                self._permitted[document.routed] = hit, key
+
+    async def _source_hits(self, marks: Mapping[RoutedId, Mark]) -> list[Hit]:
+        """Return the hits of those documents that the source returns to the caller under the filters."""
+        found = self._matching
+        if found is None:
+            ids = sorted({identifier for identifier, _ in marks})
+            routed = any(routing is not None for _, routing in marks)  # then several documents may have one id
+            found = await self._search_source([{"ids": {"values": ids}}], MAX_KNN_CANDIDATES if routed else len(ids))
+        return [found[document] for document in marks if document in found]
+
+    async def _search_source(self, queries: Sequence[Any], size: int) -> dict[RoutedId, Hit]:
+        target = self._target
+        filters = [*queries, {"term": {"_index": self._side.source}}, *target.filters]
+        body = {"query": {"bool": {"filter": filters}}, "size": size, "track_total_hits": False}
+        return {RoutedId.of(hit): hit for hit in await target.search({**body, **target.fields})}
+
+
+async def until_k(find: Callable[[int], Awaitable[Neighbours]], k: int, *, first: int) -> Neighbours:
+    """Return neighbours that may be returned to the caller; request more until there are k, at most 10,000.
+
+    ``find`` returns those among a number of neighbours, and whether there are no others.
+    """
+    count = min(first, MAX_KNN_CANDIDATES)
+    while True:
+        found = await find(count)
+        complete = len(found.documents) >= k or found.complete
+        if complete or count >= MAX_KNN_CANDIDATES:
+            return Neighbours(found.documents, complete)
+        count = min(_FURTHER * count, MAX_KNN_CANDIDATES)
+
+
+def cosines_of(scores: Sequence[float | None]) -> list[float]:
+    """Return the cosines that correspond to an engine's scores, (1 + cosine) / 2.
+
+    A score may correspond to none: OpenSearch before 2.19 returns 1 + cosine for exact searches.
+    """
+    known = [score for score in scores if score is not None]
+    if len(known) < len(scores):
+        raise EngineError("a kNN search failed: [_score] of a hit of the engine's answer is missing")
+    cosines = np.array([2 * score - 1 for score in known], np.float32)
+    if len(cosines) and cosines.max() > _GREATEST_COSINE:
+        raise EngineError(
+            f"the engine gave a vector the score {(cosines.max() + 1) / 2:.3f}, and (1 + cosine) / 2 is at most 1: its "
+            f"scores cannot be used; {oldest_versions()} or newer is needed"
+        )
+    clipped: list[float] = np.clip(cosines, -1, 1).tolist()
+    return clipped
+
+
+def search_body(product: Product, vectors: Float32, k: int, filters: Sequence[Any], options: KnnOptions) -> Body:
+    """Return the part of a `_search` body that finds the documents nearest to one of some vectors, ``(t, d)``."""
+    queries = [_query(product, vector.tolist(), k, filters, options) for vector in vectors]
+    if len(queries) > 1:
+        for query in queries:
+            query.get("knn", {}).pop("k", None)  # Elasticsearch has none in a query; OpenSearch's is below the field
+        found: Body = {"query": {"dis_max": {"queries": queries}}}
+    else:
+        [found] = queries if product == "elasticsearch" and not options.exact else [{"query": queries[0]}]
+    return {**found, "size": k, "track_total_hits": False}
+
+
+def _query(product: Product, vector: list[float], k: int, filters: Sequence[Any], options: KnnOptions) -> Body:
+    """Return the search for the documents nearest to one vector, in the product's syntax."""
+    field, nested = _PATHS[options.among]
+    if options.exact:
+        scored = {"script_score": {"query": {"exists": {"field": field}}, "script": _exact(product, field, vector)}}
+        return {"bool": {"must": [_below(nested, scored)], "filter": [*filters]}}
+    candidates = min(MAX_KNN_CANDIDATES, max(k, options.num_candidates)) if options.num_candidates else None
+    if product == "elasticsearch":
+        knn: Body = {"field": field, "query_vector": vector, "k": k, **options.further}
+        knn |= {} if candidates is None else {"num_candidates": candidates}
+        return {"knn": {**knn, "filter": [*filters]} if filters else knn}
+    # k applies to each shard's index, `size` to the whole result
+    knn = {"vector": vector, "k": candidates or k, **options.further, **_ANYWHERE}
+    knn |= {"filter": all_of(filters)} if filters else {}
+    return _below(nested, {"knn": {field: knn}})
+
+
+def _exact(product: Product, field: str, vector: list[float]) -> Body:
+    if product == "elasticsearch":
+        source = f"(1.0 + cosineSimilarity(params.vector, '{field}')) / 2.0"
+        return {"source": source, "params": {"vector": vector}}
+    params = {"field": field, "query_value": vector, "space_type": "cosinesimil"}
+    return {"lang": "knn", "source": "knn_score", "params": params}
+
+
+def _below(nested: str | None, query: Body) -> Body:
+    if nested is None:
+        return query
+    return {"nested": {"path": nested, "score_mode": "max", "query": query, **_ANYWHERE}}
+
+
+def all_of(filters: Sequence[Any]) -> Any:
+    """Return one query that matches the documents that all filters match."""
+    return filters[0] if len(filters) == 1 else {"bool": {"filter": [*filters]}}
