@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import click
 
 from es_ttc.cli.common import (
-    AdapterName,
     AsJson,
     EncoderName,
+    EncoderOptions,
     EngineUrl,
     confirm,
     loaded_encoder,
@@ -24,7 +24,6 @@ from es_ttc.cli.common import (
     strips_html,
     take_proposal,
     warn_of_language,
-    with_adapter_of,
     with_engine,
 )
 from es_ttc.cli.evaluating import stages
@@ -69,8 +68,7 @@ def attach(
     /,
     *,
     engine: EngineUrl,
-    encoder: EncoderName,
-    adapter: AdapterName,
+    encoding: EncoderOptions,
     dry_run: Annotated[bool, "Say what the features would take on disk; write nothing."] = False,
     yes: Annotated[bool, "Take the proposed text fields without a question."] = False,
     strip_html: StripHtml = "auto",
@@ -92,11 +90,11 @@ def attach(
     Exit status: 0 when every document is done; 1 when some documents cannot have features (they are marked with the
     reason) or the run failed; 130 when it was stopped.
     """
-    settings = with_adapter_of(Settings(**provided(engine=engine, encoder=encoder)), adapter)
+    settings = encoding.settings(Settings, engine=engine)
     context = click.get_current_context()
     check_codec(context, features["tokens"])
     chosen = explicit_options(context, features | {"strip_html": strip_html})
-    named = encoder is not None or adapter is not None
+    named = encoding.is_given
     request = _Request(settings, name, chosen, encoder_named=named, yes=yes or dry_run)
     if dry_run:
         estimates = with_engine(settings, lambda client: _dry_run(client, request))

@@ -93,6 +93,11 @@ class EncoderOptions:
     encoder: EncoderName = None
     adapter: AdapterName = None
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the command line names an encoder or an adapter."""
+        return self.encoder is not None or self.adapter is not None
+
     def settings(self, kind: type[S], **others: Any) -> S:
         """Return settings with the encoder and with the others that were given."""
         return with_adapter_of(kind(**provided(encoder=self.encoder, **others)), self.adapter)

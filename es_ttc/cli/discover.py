@@ -10,16 +10,7 @@ from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import (
-    AdapterName,
-    AsJson,
-    EncoderName,
-    print_json,
-    print_result,
-    provided,
-    stderr,
-    with_adapter_of,
-)
+from es_ttc.cli.common import AsJson, EncoderOptions, print_json, print_result, stderr
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import FILE_PATH, FOLDER_PATH, CommandGroup, command
 from es_ttc.cli.tables import console, table
@@ -89,8 +80,7 @@ def run(
         "Prompt for --proposer llm; blind: without the primitives, ideas and initial programs, so that what the model "
         "finds is its own.",
     ] = "full",
-    encoder: EncoderName,
-    adapter: AdapterName,
+    encoding: EncoderOptions,
     seeds_from: Annotated[
         Literal["all", "cheap", "none"],
         "--seeds",
@@ -114,7 +104,7 @@ def run(
             tasks = [plan_task(folder, split, None, queries, documents, _SEED) for folder in data]
             tasks += [plan_generated(name, queries, documents, _SEED) for name in generated]
             _require_names([task.name for task in tasks])
-            settings = with_adapter_of(Settings(**provided(encoder=encoder)), adapter)
+            settings = encoding.settings(Settings)
             loaded = cached_encoder(settings)
             memory.begin(
                 DiscoveryPlan(

@@ -9,9 +9,9 @@ from pydantic import Field
 from rich.table import Table
 
 from es_ttc.cli.common import (
-    AdapterName,
     AsJson,
     EncoderName,
+    EncoderOptions,
     EngineUrl,
     confirm,
     loaded_encoder,
@@ -19,7 +19,6 @@ from es_ttc.cli.common import (
     print_result,
     provided,
     run_to_completion,
-    with_adapter_of,
     with_engine,
 )
 from es_ttc.cli.evaluating import stages
@@ -72,8 +71,7 @@ def create(
     /,
     *,
     engine: EngineUrl,
-    encoder: EncoderName,
-    adapter: AdapterName,
+    encoding: EncoderOptions,
     strip_html: StripHtml = "auto",
     shards: Annotated[int | None, Field(ge=1), "Number of primary shards. Default: the engine's own."] = None,
     replicas: Annotated[int | None, Field(ge=0), "Number of replicas. Default: one, if there is a second node."] = None,
@@ -93,7 +91,7 @@ def create(
 ) -> None:
     """Create the index NAME with the fields for its features. Your own fields stay dynamic."""
     check_codec(click.get_current_context(), features["tokens"])
-    settings = with_adapter_of(Settings(**provided(engine=engine, encoder=encoder)), adapter)
+    settings = encoding.settings(Settings, engine=engine)
     loaded = loaded_encoder(settings, dims=features.pop("dims"))
     stored = provided(**features, strip_html=strip_html == "yes")
     spec = IndexSpec(loaded.identity, reversed=features["chunks"] and loaded.distinguishes_roles, **stored)

@@ -13,9 +13,8 @@ from pydantic import Field
 from rich.progress import Progress
 
 from es_ttc.cli.common import (
-    AdapterName,
     AsJson,
-    EncoderName,
+    EncoderOptions,
     EngineUrl,
     loaded_encoder,
     mebibytes,
@@ -27,7 +26,6 @@ from es_ttc.cli.common import (
     strips_html,
     take_proposal,
     warn_of_language,
-    with_adapter_of,
 )
 from es_ttc.cli.model_options import command
 from es_ttc.cli.options import StripHtml, TextFields
@@ -94,8 +92,7 @@ def ingest(
     /,
     *,
     engine: EngineUrl,
-    encoder: EncoderName,
-    adapter: AdapterName,
+    encoding: EncoderOptions,
     id_field: Annotated[str | None, "Field of ids. Default: `_id`, else a hash of the document's content."] = None,
     text_fields: TextFields = None,
     types: Annotated[
@@ -139,7 +136,7 @@ def ingest(
         raise InvalidRequest(
             f"[{name}] is a file, and the name of the index comes first: es-ttc ingest {files[0]} {name}"
         )
-    settings = with_adapter_of(Settings(**provided(engine=engine, encoder=encoder)), adapter)
+    settings = encoding.settings(Settings, engine=engine)
     writing = IngestOptions(id_field, BatchLimits(bytes=int(batch_mb * 2**20)))
     rejected = Path(f"{name}.rejected.jsonl")
     request = IngestCommand(

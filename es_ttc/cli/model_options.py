@@ -68,14 +68,18 @@ def _option(
     shared: dict[str, Any] = {"cls": _TitledOption, "title": title, "help": text, "default": default}
     if kind is bool:
         return click.option(flag, path, is_flag=True, **shared)
-    if path in types:
-        shared["type"] = types[path]
-    elif get_origin(kind) is Literal:
-        shared["type"] = click.Choice(get_args(kind))
-    elif kind in (int, float):
-        ranges = {int: click.IntRange, float: click.FloatRange}
-        shared |= {"type": ranges[kind](**limits) if limits else kind, "metavar": "N"}
-    return click.option(flag, path, show_default=default is not None, **shared)
+    if path not in types and kind in (int, float):
+        shared["metavar"] = "N"
+    type_ = types.get(path) or _click_type(kind, limits)
+    return click.option(flag, path, type=type_, show_default=default is not None, **shared)
+
+
+def _click_type(kind: Any, limits: Mapping[str, Any]) -> Any:
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    if limits:
+        return (click.IntRange if kind is int else click.FloatRange)(**limits)
+    return click.Path(path_type=Path) if kind is Path else kind
 
 
 class ModelCommand(click.Command):
@@ -145,13 +149,9 @@ def without_none(annotation: Any) -> Any:
 def bounds(metadata: list[Any]) -> dict[str, Any]:
     """Return the bounds of a field as click's ranges take them."""
     limits: dict[str, Any] = {}
+    kinds = (("ge", "min", False), ("gt", "min", True), ("le", "max", False), ("lt", "max", True))
     for limit in metadata:
-        for name, bound, is_open in (
-            ("ge", "min", False),
-            ("gt", "min", True),
-            ("le", "max", False),
-            ("lt", "max", True),
-        ):
+        for name, bound, is_open in kinds:
             if hasattr(limit, name):
                 limits |= {bound: getattr(limit, name), **({f"{bound}_open": True} if is_open else {})}
     return limits
@@ -237,14 +237,8 @@ def _value(parameter: inspect.Parameter, kind: Any, declared: list[Any], types: 
     if several:
         kind = get_args(kind)[0]
     limits = bounds([limit for one in declared if isinstance(one, FieldInfo) for limit in one.metadata])
-    if not types and get_origin(kind) is Literal:
-        types = [click.Choice(get_args(kind))]
-    elif not types and limits:
-        types = [(click.IntRange if kind is int else click.FloatRange)(**limits)]
-    elif not types:
-        types = [click.Path(path_type=Path) if kind is Path else kind]
     is_required = parameter.default is parameter.empty
-    value: dict[str, Any] = {"type": types[0], "required": is_required}
+    value: dict[str, Any] = {"type": types[0] if types else _click_type(kind, limits), "required": is_required}
     if several:
         value |= {"nargs": -1} if parameter.kind is parameter.POSITIONAL_ONLY else {"multiple": True}
     elif not is_required:

@@ -36,7 +36,7 @@ from es_ttc.serving.request.query import (
     without_inner_hits,
 )
 
-QueryClause = Mapping[str, Any]
+QueryNode = Mapping[str, Any]
 IsText = Callable[[str], bool]
 """Returns whether a field is analysed text in every searched index that has it."""
 
@@ -153,7 +153,7 @@ class _FilterReader:
             return []
         return _filters_of_model(clause) if self._ranks_by_words(kind, clause) else [query]
 
-    def _of_scored(self, query: QueryClause, kind: str, clause: QueryClause) -> list[Any]:
+    def _of_scored(self, query: QueryNode, kind: str, clause: QueryNode) -> list[Any]:
         """Return the filters of functions: they hide a document by a score of 0, whatever words it has."""
         if "min_score" in clause:
             return [query]
@@ -163,7 +163,7 @@ class _FilterReader:
         every = {"constant_score": {"filter": {"bool": {"filter": inner}} if inner else {"match_all": {}}}}
         return [{kind: {**clause, "query": every, "min_score": _LEAST_SCORE}}]
 
-    def _ranks_by_words(self, kind: str, clause: QueryClause) -> bool:
+    def _ranks_by_words(self, kind: str, clause: QueryNode) -> bool:
         """Return whether a clause only ranks by a text of the search."""
         if kind in _ONE_FIELD:
             fields, options = _only_field(clause)
@@ -187,14 +187,14 @@ class _FilterReader:
             return self._is_ours(_only_field(clause)[1]) and not _has_threshold(clause)
         return False
 
-    def _is_ours(self, options: QueryClause) -> bool:
+    def _is_ours(self, options: QueryNode) -> bool:
         given = [options[key] for key in _MODEL_TEXTS if key in options]
         if len(given) != 1 or not isinstance(given[0], str):
             return False
         text = normalised_spaces(given[0])
         return text in self._texts or text in self._own
 
-    def _of_bool(self, query: QueryClause, clause: QueryClause) -> list[Any]:
+    def _of_bool(self, query: QueryNode, clause: QueryNode) -> list[Any]:
         should = as_clauses(clause.get("should"))
         of_must = [filter_ for part in as_clauses(clause.get("must")) for filter_ in self.of(part)]
         if not clause.keys() <= _BOOL_OPTIONS:
@@ -239,23 +239,23 @@ def _least(given: Any, count: int) -> int | None:
     return max(0, count + number if negative else number)
 
 
-def _of_vectors(clause: QueryClause) -> list[Any]:
+def _of_vectors(clause: QueryNode) -> list[Any]:
     """Return the filters of a kNN clause, which are in it or below the name of its field."""
     if "field" in clause:
         return as_clauses(clause.get("filter"))
     return as_clauses(_only_field(clause)[1].get("filter"))
 
 
-def _filters_of_model(clause: QueryClause) -> list[Any]:
+def _filters_of_model(clause: QueryNode) -> list[Any]:
     """Return the filters of a clause that ranks by a model."""
     return as_clauses(clause.get("filter")) + as_clauses(_only_field(clause)[1].get("filter"))
 
 
-def _has_threshold(clause: QueryClause) -> bool:
+def _has_threshold(clause: QueryNode) -> bool:
     return not _THRESHOLDS.isdisjoint(clause.keys() | _only_field(clause)[1].keys())
 
 
-def _only_field(clause: QueryClause) -> tuple[list[str], QueryClause]:
+def _only_field(clause: QueryNode) -> tuple[list[str], QueryNode]:
     """Return the field of a clause such as `match`, and its options; no options if its form is another."""
     fields = [name for name in clause if name not in _ANY_OPTION]
     if len(fields) != 1:

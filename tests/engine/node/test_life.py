@@ -36,7 +36,7 @@ from es_ttc.engine.node.spec import NodeSpec
 spec = NodeSpec(
     Path(sys.argv[1]), name=sys.argv[2], port=0, heap="512m", owned=True, keep_data=False, short_lived=True
 )
-node = process.start(spec)
+node = process.start_node(spec)
 print(node.url, flush=True)
 time.sleep(600)
 """
