@@ -50,7 +50,7 @@ def main(chosen: tuple[str, ...], out: Path) -> None:
             _run(name, [], out)
         return
     spec = NodeSpec(cache_dir=Settings().cache_dir, name="benchmarks", port=0, owned=True, keep_data=False)
-    with process.start(spec) as node:
+    with process.start_node(spec) as node:
         for name in wanted:
             _run(name, ["--engine", node.url] if name in WITH_ENGINE else [], out)
 

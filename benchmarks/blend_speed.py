@@ -40,9 +40,9 @@ from es_ttc.encoders import load_encoder
 from es_ttc.engine.versions import Product
 from es_ttc.index.attach import attach_beside, detach, traces_of
 from es_ttc.index.mappings.indices import Index
-from es_ttc.index.mappings.queries import nearest
+from es_ttc.index.mappings.queries import nearest_body
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.lab.evaluation.rankings import reciprocal_rank_fusion
+from es_ttc.lab.evaluation.rankings import fuse_rankings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
 
 INDEX = "benchmark-blend"
@@ -86,12 +86,12 @@ def ours(group: int, **section: object) -> bytes:
 def in_client(product: Product) -> Search:
     """Return hybrid search as a client does it."""
     vector = load_encoder(ENCODER).encode([QUERY], role="query", tokens=False).pooled[0]
-    by_vector = orjson.dumps(nearest(vector, WINDOW, product) | {"size": WINDOW, "_source": False})
+    by_vector = orjson.dumps(nearest_body(vector, WINDOW, product) | {"size": WINDOW, "_source": False})
 
     def search(engine: Client, group: int) -> Mapping[str, Any]:
         by_words = orjson.loads(query(group, rescore=False)) | {"size": WINDOW, "_source": False}
         found = [engine.search(body, INDEX) for body in (orjson.dumps(by_words), by_vector)]
-        fused = reciprocal_rank_fusion([[hit["_id"] for hit in one["hits"]["hits"]] for one in found])
+        fused = fuse_rankings([[hit["_id"] for hit in one["hits"]["hits"]] for one in found])
         return {"hits": {"hits": [{"_id": identifier} for identifier, _ in fused[:PAGE]]}}
 
     return search

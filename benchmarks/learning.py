@@ -43,12 +43,12 @@ from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sa
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one, retrieval
-from es_ttc.lab.evaluation.metrics import score_by
+from es_ttc.lab.evaluation.metrics import NDCG_10, score_by
 from es_ttc.lab.evaluation.plan import EvaluationPlan
 from es_ttc.lab.evaluation.tuning import compared
+from es_ttc.lab.learning.evaluation import by_dense, cross_fitted_pools, evaluation_of
 from es_ttc.lab.learning.teachers import TEACHERS, TeacherTarget, blend_scores, first_documents, targets
 from es_ttc.lab.learning.training import MAX_SHARE, MIN_QUERIES, fit_adapters, loop_options
-from es_ttc.lab.learning.verdict import METRIC, by_dense, cross_fitted, verdict_of
 from es_ttc.lab.ranking.pools import Pools, collect, pools_of
 from es_ttc.lab.ranking.weights import values_of_default
 from es_ttc.reranking.rerankers import Passage
@@ -115,7 +115,12 @@ class Corpus:
         return {pool.query: self._reranked[pool.query] for pool in pools.pools}
 
     def taught(
-        self, pools: Pools, said: Sequence[TeacherTarget], *, sides: Sides = "queries", max_share: float = MAX_SHARE
+        self,
+        pools: Pools,
+        said: Sequence[TeacherTarget],
+        *,
+        sides: Sides = "queries",
+        max_share: float = MAX_SHARE,
     ) -> TrainedEncoder:
         """Return the encoder that has learned what teachers say about some pools."""
         heads = fit_adapters(pools, said, loop=self.loop, both=sides == "both", max_share=max_share).heads
@@ -178,15 +183,15 @@ def gains(
             said = said_by(teacher, some, corpus)
             after = corpus.pools(corpus.test, corpus.taught(some, said, sides=side))
             written = clear(corpus, some, said, side, teacher) if with_verdict else "not asked"
-            dense, blend = by_dense(before), values_of_default(before, METRIC)
-            gained = (difference(by_dense(after), dense), difference(values_of_default(after, METRIC), blend))
+            dense, blend = by_dense(before), values_of_default(before, NDCG_10)
+            gained = (difference(by_dense(after), dense), difference(values_of_default(after, NDCG_10), blend))
             row = (corpus.name, teacher, side, size, f"{dense.mean():.3f}", gained[0], f"{blend.mean():.3f}", gained[1])
             rows.append((*row, written))
             print(*rows[-1], f"{time.perf_counter() - began:.0f} s", sep=" | ", file=sys.stderr, flush=True)
     return rows
 
 
-BESIDE = ("collection", "ranking", METRIC)
+BESIDE = ("collection", "ranking", NDCG_10)
 RIVALS = {
     "BM25": "bm25",
     "vectors alone": "dense",
@@ -208,14 +213,14 @@ def beside(corpus: Corpus, sizes: Sequence[int]) -> list[tuple[object, ...]]:
     }
     scores.keep()
     judged = {query: corpus.test.qrels[query] for query in corpus.test.queries}
-    values = {name: score_by(METRIC, judged, ranking) for name, ranking in rankings.items()}
+    values = {name: score_by(NDCG_10, judged, ranking) for name, ranking in rankings.items()}
     asked = corpus.pools(corpus.train, corpus.encoder)
     order = np.random.default_rng(SEED).permutation(len(asked))
     learned: list[Float64] = []
     for size in sizes:
         some = asked.some(order[:size])
         taught = corpus.taught(some, said_by("judgements", some, corpus))
-        learned.append(values_of_default(corpus.pools(corpus.test, taught), METRIC))
+        learned.append(values_of_default(corpus.pools(corpus.test, taught), NDCG_10))
         values[name := f"blend, {len(some)} judged queries"] = learned[-1]
         print(corpus.name, name, difference(learned[-1], values["blend"]), sep=" | ", file=sys.stderr, flush=True)
     return [
@@ -247,7 +252,7 @@ def clear(corpus: Corpus, pools: Pools, said: Sequence[TeacherTarget], sides: Si
     after = in_folds(corpus, pools, said, sides)
     given = (pools, after) if teacher == "judgements" else (unjudged(pools), unjudged(after))
     clicks = clicks_of(pools, corpus) if teacher == "clicks" else {}
-    return "yes" if verdict_of(*given, clicks, least=MIN_QUERIES, seed=SEED).clear else "no"
+    return "yes" if evaluation_of(*given, clicks, least=MIN_QUERIES, seed=SEED).clear else "no"
 
 
 def in_folds(corpus: Corpus, pools: Pools, said: Sequence[TeacherTarget], sides: Sides = "queries") -> Pools:
@@ -257,7 +262,7 @@ def in_folds(corpus: Corpus, pools: Pools, said: Sequence[TeacherTarget], sides:
         trained = corpus.taught(some, taught, sides=sides)
         return lambda others: corpus.pools(only(corpus.train, {pool.query for pool in others.pools}), trained)
 
-    return cross_fitted(pools, said, fit, seed=SEED)
+    return cross_fitted_pools(pools, said, fit, seed=SEED)
 
 
 RATES = ("collection", "teacher", "queries", "learning rate", "dense", "blend", "agreement of dense with blend")
@@ -271,8 +276,8 @@ def by_rate(corpus: Corpus, teachers: Sequence[str], rates: Iterable[float]) -> 
         corpus.loop = replace(corpus.loop, learning_rate=rate)
         after = in_folds(corpus, pools, said_by(teacher, pools, corpus))
         dense = difference(by_dense(after), by_dense(pools))
-        blend = difference(values_of_default(after, METRIC), values_of_default(pools, METRIC))
-        agreement = shown(verdict_of(pools, after, least=MIN_QUERIES, seed=SEED).agreement)
+        blend = difference(values_of_default(after, NDCG_10), values_of_default(pools, NDCG_10))
+        agreement = shown(evaluation_of(pools, after, least=MIN_QUERIES, seed=SEED).agreement)
         rows.append((corpus.name, teacher, len(pools), f"{rate:g}", dense, blend, agreement))
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
     return rows
@@ -291,7 +296,7 @@ def poisoned(corpus: Corpus, size: int, bounds: Sequence[float]) -> list[tuple[o
     rows: list[tuple[object, ...]] = []
 
     def add(teacher: str, bound: object, log: str, given: Sequence[tuple[Pools, str]]) -> None:
-        values = np.mean([values_of_default(after, METRIC).mean() for after, _ in given])
+        values = np.mean([values_of_default(after, NDCG_10).mean() for after, _ in given])
         ranks = np.array([ranks_of(after, document) for after, document in given])
         shown = (f"{values:.3f}", f"{ranks.mean():.1f}", f"{np.mean(ranks <= 10):.2%}")
         rows.append((corpus.name, teacher, bound, log, *shown))

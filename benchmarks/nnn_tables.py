@@ -27,7 +27,7 @@ from es_ttc.lab.evaluation.methods import EvaluatedMethod, resolve_one, retrieva
 from es_ttc.lab.evaluation.metrics import QueryScores, score, score_by
 from es_ttc.lab.evaluation.rankings import Run
 from es_ttc.lab.evaluation.report import signed
-from es_ttc.lab.evaluation.tuning import best, candidates, fold_of
+from es_ttc.lab.evaluation.tuning import best_candidate, fold_of, grid_candidates
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.nnn import NnnParams
 from es_ttc.settings import Settings
@@ -65,9 +65,9 @@ def variants() -> Variants:
         "L1-Fix": {"l1": positive1, "l2": [0.0]},
         "L2-Fix": {"l1": [0.0], "l2": positive2},
     }
-    tried = {"MMR": candidates("mmr")[1:]}
+    tried = {"MMR": grid_candidates("mmr")[1:]}
     for name, grid in grids.items():
-        tried[name] = tuple(one for one in candidates("nnn", grid=grid) if one.params.model_fields_set)
+        tried[name] = tuple(one for one in grid_candidates("nnn", grid=grid) if one.params.model_fields_set)
     return tried
 
 
@@ -88,7 +88,7 @@ def chosen_on(train: Questions, test: Questions, features: CorpusFeatures) -> di
     runs = {"dense": (testing.rank(resolve_one("dense")), "")}
     for name, methods in variants().items():
         tried = [score_by(OBJECTIVE, train.collection.qrels, training.rank(one).rankings) for one in methods]
-        method = methods[best(np.stack(tried))]
+        method = methods[best_candidate(np.stack(tried))]
         runs[name] = testing.rank(method), said(method)
     return runs
 
@@ -101,7 +101,7 @@ def cross_fitted(test: Questions, features: CorpusFeatures) -> dict[str, tuple[R
     for name, methods in variants().items():
         tried = [testing.rank(method) for method in methods]
         values = np.stack([score_by(OBJECTIVE, test.collection.qrels, run.rankings) for run in tried])
-        by_fold = [best(values[:, fold != one]) for one in range(FOLDS)]
+        by_fold = [best_candidate(values[:, fold != one]) for one in range(FOLDS)]
         rankings = {
             query: tried[by_fold[fold[place]]].rankings[query] for place, query in enumerate(test.collection.queries)
         }

@@ -43,7 +43,7 @@ async def taken(engine_url: str) -> None:
     """Fill the index, take the pictures, and forget everything."""
     encoder, collection = load_encoder(ENCODER), stdlib.generate()
     async with opened(engine_url) as engine:
-        await exhibit.fill(engine, INDEX, collection, encoder)
+        await exhibit.fill_index(engine, INDEX, collection, encoder)
         try:
             with gateway(engine_url, ui=True) as running:
                 async with async_playwright() as playwright:

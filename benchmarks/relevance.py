@@ -33,14 +33,14 @@ from es_ttc.lab.evaluation.bootstrap import SEED
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, sample
 from es_ttc.lab.ranking.pools import Pool, Pools, collect
 from es_ttc.lab.ranking.relevance import (
-    DEPTH,
+    JUDGED_HITS,
     FitQuality,
     JudgedHits,
     auc,
     bins,
-    figures,
+    calibration_figures,
     figures_of_size,
-    fit,
+    fit_relevance,
     judged_hits,
     mean_figures,
 )  # fmt: skip
@@ -133,16 +133,20 @@ def halves(hits: JudgedHits) -> Halves:
 
 def measured_on(hits: JudgedHits) -> FitQuality:
     """Return mean figures of the halves that were not fitted."""
-    return mean_figures([figures(hits.relevant[test], fit(hits.of(train)).of(hits.of(test).signals))
-                         for train, test in halves(hits)])  # fmt: skip
+    return mean_figures([
+        calibration_figures(hits.relevant[test], fit_relevance(hits.of(train)).of(hits.of(test).signals))
+        for train, test in halves(hits)
+    ])  # fmt: skip
 
 
 def reliability(pools: Pools) -> list[object]:
     """Return how reliable blend's score, one number for all hits, and relevance are."""
     hits = judged_hits(pools)
-    score = figures(hits.relevant, logistic(hits.signals["blend"]).astype(np.float64))
-    constant = mean_figures([figures(hits.relevant[test], np.full(int(test.sum()), hits.relevant[train].mean()))
-                             for train, test in halves(hits)])  # fmt: skip
+    score = calibration_figures(hits.relevant, logistic(hits.signals["blend"]).astype(np.float64))
+    constant = mean_figures([
+        calibration_figures(hits.relevant[test], np.full(int(test.sum()), hits.relevant[train].mean()))
+        for train, test in halves(hits)
+    ])  # fmt: skip
     ours, small = measured_on(hits), measured_on(hits.without_blend)
     return [hits.queries, *digits(ours.share, score.error, score.brier, constant.brier), *digits(
         ours.relevance, ours.error, ours.brier, ours.auc, small.auc, small.error)]  # fmt: skip
@@ -156,7 +160,7 @@ def draw(found: Mapping[str, Pools]) -> None:
             hits = judged_hits(pools)
             predicted = np.empty(len(hits.relevant))
             for train, test in halves(hits)[:2]:
-                predicted[test] = fit(hits.of(train)).of(hits.of(test).signals)
+                predicted[test] = fit_relevance(hits.of(train)).of(hits.of(test).signals)
             score = logistic(hits.signals["blend"]).astype(np.float64)
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.6)
             for values, colour, label in ((score, MUTED, "blend's score"), (predicted, STRONG, "relevance")):
@@ -190,7 +194,7 @@ def elsewhere(name: str, found: Mapping[str, Pools]) -> list[object]:
         np.concatenate([one.query + start for one, start in zip(others, starts, strict=False)]),
     )
     hits = judged_hits(found[name])
-    one = figures(hits.relevant, fit(together).of(hits.signals))
+    one = calibration_figures(hits.relevant, fit_relevance(together).of(hits.signals))
     return digits(one.auc, one.relevance, one.share, one.error)
 
 
@@ -219,7 +223,7 @@ def nowhere(pools: Pools, gibberish: Pools, strange: Pools) -> list[object]:
     others = [judged_hits(one) for one in (gibberish, strange)]
     rows = []
     for train, test in halves(hits):
-        model = fit(hits.of(train))
+        model = fit_relevance(hits.of(train))
         tested = np.zeros(hits.queries, np.bool_)
         tested[hits.query[test]] = True
         asked = tested & answered
@@ -244,7 +248,7 @@ def digits(*values: float) -> list[object]:
 def timed(pools: Pools) -> str:
     """Return the time of the added computation of a search, warm."""
     hits = judged_hits(pools)
-    calibration = calibration_of("x", "", fit(hits), fit(hits.without_blend))
+    calibration = calibration_of("x", "", fit_relevance(hits), fit_relevance(hits.without_blend))
     [values] = [pool.scores for pool in pools.pools if len(pool.documents) > 150][:1]
     signals = dict(zip((*pools.signals, "blend"), np.column_stack([values, values[:, 0]]).T.copy(), strict=True))
     times = []
@@ -252,7 +256,7 @@ def timed(pools: Pools) -> str:
         began = time.perf_counter()
         calibration.probabilities(signals)
         times.append(time.perf_counter() - began)
-    return f"{len(values)} documents: {1e6 * float(np.median(times)):.0f} us ({DEPTH} hits are fitted)"
+    return f"{len(values)} documents: {1e6 * float(np.median(times)):.0f} us ({JUDGED_HITS} hits are fitted)"
 
 
 def calibration_of(index: str, encoder: str, model: Logistic, few: Logistic) -> Calibration:

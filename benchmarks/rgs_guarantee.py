@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import heading, table
-from es_ttc.reranking.graph import ABSENT, GraphParams, NeighbourGraph, build
+from es_ttc.reranking.graph import NO_NEIGHBOUR, GraphParams, NeighbourGraph, build
 from es_ttc.reranking.strategies import PointwiseBudgetedReranker, rgs
 
 Float64 = NDArray[np.float64]
@@ -98,7 +98,7 @@ def constructed(factor: float, alpha: float, *, whole: bool = True, seed: int = 
         start = int(random.integers(DOCUMENTS))
         found = asyncio.run(greedy(Walk(graph, distances), start))
         ratios.append(distances[found] / distances.min())
-    neighbours = float((graph.table != ABSENT).sum(axis=1).mean())
+    neighbours = float((graph.table != NO_NEIGHBOUR).sum(axis=1).mean())
     return Outcome(factor, alpha, bound(alpha, factor) if whole else math.inf, neighbours, np.array(ratios))
 
 

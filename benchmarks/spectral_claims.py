@@ -33,7 +33,7 @@ from benchmarks.table_iv import DATA, MINILM, PAPER
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.evaluation.methods import resolve
-from es_ttc.lab.evaluation.plan import EvaluationPlan, run
+from es_ttc.lab.evaluation.plan import EvaluationPlan, run_plan
 from es_ttc.rescorers.base import Query, Window
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams, SpectralRescorer, scale_norms
 from es_ttc.settings import Settings
@@ -147,7 +147,7 @@ def table_iv(data: Path, encoders: Sequence[str]) -> Claim:
     held, parts = True, []
     for name in encoders:
         encoder = CachedEncoder(load_encoder(name, cache_dir=cache), cache / "encodings")
-        result, _ = run(EvaluationPlan(resolve(("dense", "maxsim", "spectral")), window=None), collection, encoder)
+        result, _ = run_plan(EvaluationPlan(resolve(("dense", "maxsim", "spectral")), window=None), collection, encoder)
         mean = {method: values.scores.mean("ndcg@10") for method, values in result.methods.items()}
         expected, tolerance = (PAPER, 0.002) if name.startswith("mpnet") else (MINILM, 0.005)
         wanted = dict(zip(("dense", "spectral"), expected["ndcg@10"], strict=True))

@@ -16,7 +16,7 @@ from benchmarks.common import heading, table
 from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.lab.evaluation.methods import resolve
-from es_ttc.lab.evaluation.plan import EvaluationPlan, run
+from es_ttc.lab.evaluation.plan import EvaluationPlan, run_plan
 from es_ttc.lab.evaluation.results import CollectionResult
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import EngineSettings, Settings
@@ -67,7 +67,7 @@ def measured(name: str, collection: Collection, engine: str | None) -> str:
     results, places = [], []
     for path in paths:
         plan = EvaluationPlan(resolve(METHODS), window=None, codec="float16", engine=path)
-        result, place = run(plan, collection, encoder)
+        result, place = run_plan(plan, collection, encoder)
         results.append(result)
         places.append(place)
     reference, tolerance = (PAPER, 0.002) if name.startswith("mpnet") else (MINILM, 0.005)

@@ -21,7 +21,7 @@ from benchmarks.blend import MAX_TOKENS, METRIC, WINDOW, collections, compared, 
 from benchmarks.common import heading, table
 from benchmarks.programs import subset
 from es_ttc.encoders.base import Encoder, Encodings
-from es_ttc.index.ingest.compose import Span, compose, locate
+from es_ttc.index.ingest.compose import FieldSpan, compose, locate
 from es_ttc.index.ingest.encode import token_features
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bootstrap import SEED, Interval, interval, resampled_means
@@ -61,7 +61,7 @@ class Corpus:
 
     collection: Collection
     texts: Sequence[str]
-    spans: Sequence[Sequence[Span]]
+    spans: Sequence[Sequence[FieldSpan]]
     encodings: Encodings
 
 

@@ -33,7 +33,7 @@ from es_ttc.lab.evaluation.methods import resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.lab.evaluation.rankings import top
 from es_ttc.lab.evaluation.report import signed
-from es_ttc.lab.training.late.session import LateRequest, run
+from es_ttc.lab.training.late.session import LateRequest, run_late_training
 from es_ttc.lab.training.loop import TrainingProgress
 from es_ttc.lab.training.options import LateOptions, LateShape, LoopOptions
 from es_ttc.settings import Settings
@@ -73,7 +73,7 @@ def trained(seed: int, folder: Path, arguments: argparse.Namespace) -> dict[str,
         print(f"seed {seed}: {where.epoch} {where.step}/{steps} {elapsed:.0f} s {where.step_losses[-1]:.3f} "
               f"{where.valid}", file=sys.stderr, flush=True)  # fmt: skip
 
-    found = run(request, cache_dir=Settings().cache_dir, report=report)
+    found = run_late_training(request, cache_dir=Settings().cache_dir, report=report)
     course = found.course
     return {
         "encoder": found.encoder,

@@ -159,9 +159,9 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
             search = {"query": matching(query, names), "rescore": {"ttc": {"method": method, "query_text": query}}}
             body = {"index": index, "id": id, "search": search}
             what = "the document could not be explained"
-            told = await requests.json("POST", b"/_ttc/explain", body=body, failing=what, in_own_words=True)
+            explanation = await requests.json("POST", b"/_ttc/explain", body=body, failing=what, in_own_words=True)
             [hit] = alone["hits"]["hits"] or [{}]
-            return ExplanationWithPassage(**told, passage=_passage(hit))
+            return ExplanationWithPassage(**explanation, passage=_passage(hit))
 
     return _Server(
         "es-ttc",
@@ -241,11 +241,11 @@ async def _rank(
 
 def _nothing_here(summary: Mapping[str, Any]) -> str | None:
     """Return why a least relevance leaves no document; None if there are some, or none is asked."""
-    told = summary.get("relevance") or {}
-    if told.get("hits") != 0:
+    relevance = summary.get("relevance") or {}
+    if relevance.get("hits") != 0:
         return None
-    greatest = "no document was found" if told["greatest"] is None else f"the greatest is {told['greatest']}"
-    return f"no document reaches a relevance of {told['min']}: {greatest}"
+    greatest = "no document was found" if relevance["greatest"] is None else f"the greatest is {relevance['greatest']}"
+    return f"no document reaches a relevance of {relevance['min']}: {greatest}"
 
 
 def _document(hit: Mapping[str, Any], fields: Sequence[str]) -> FoundDocument:

@@ -12,15 +12,15 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.judging import formats
 from es_ttc.lab.judging.formats import Format
+from es_ttc.lab.learning.evaluation import evaluation_of_trial
 from es_ttc.lab.learning.query_log import read_log
-from es_ttc.lab.learning.verdict import verdict_of_trial
 
 LONG = "x" * 5_000
 DEEP = "[" * 900 + "]" * 900
 
 
 def judgements(form: Format) -> Callable[[Path], object]:
-    return lambda file: formats.read(form, file, {}, split="test", highest=None)
+    return lambda file: formats.read_judgements(form, file, {}, split="test", highest=None)
 
 
 def collection(file: Path) -> object:
@@ -44,7 +44,7 @@ def collection(file: Path) -> object:
         ("ratings", f"q,{LONG},1", judgements(Format.QUEPID), "first line of .* is longer than"),
         ("list", f'["{LONG}"]', judgements(Format.WORKBENCH), "is longer than 4,000 bytes"),
         ("list", DEEP, judgements(Format.WORKBENCH), "is not JSON: it has more than 200 levels"),
-        ("trial.jsonl", LONG, lambda file: verdict_of_trial(file, "shop", {}), "line 1 of .* is longer than"),
+        ("trial.jsonl", LONG, lambda file: evaluation_of_trial(file, "shop", {}), "line 1 of .* is longer than"),
     ],
     ids=map(str, count()),
 )

@@ -92,7 +92,7 @@ async def write_and_fill(url: str, encoder: Encoder) -> None:
 
 def rankings(url: str, encoder: Encoder) -> dict[str, Ranking]:
     found = {}
-    with gateway_to(url, encoder, default_timeout_ms=50_000, request_timeout=REQUEST_SECONDS) as gateway:
+    with gateway_to(url, encoder, scoring_timeout_ms=50_000, request_timeout=REQUEST_SECONDS) as gateway:
         for name, (index, body) in SEARCHES.items():
             reply = search(gateway, index, body | {"size": 20})
             assert reply.status == 200, reply.body
@@ -122,7 +122,7 @@ async def submitted(job_setup: JobSetup) -> str:
     async with connected(settings_of(job_setup.engine)) as engine:
         await make_enriched(engine, job_setup.index, COUNT)
         request = JobRequest(index=job_setup.index, tau=0.5, lanes=2)
-        return (await submission.submit(engine, job_setup.settings, request)).job.id
+        return (await submission.submit_job(engine, job_setup.settings, request)).job.id
 
 
 async def worked_until(job_setup: JobSetup, job: str, enough: Callable[[JobStatus[Any]], bool]) -> JobStatus[Any]:

@@ -13,18 +13,18 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     EngineUrl,
-    adapted,
     confirm,
-    given,
     loaded_encoder,
     print_json,
     print_result,
+    provided,
     run_to_completion,
     sample_documents,
     stop_on_sigterm,
     strips_html,
     take_proposal,
     warn_of_language,
+    with_adapter_of,
     with_engine,
 )
 from es_ttc.cli.evaluating import stages
@@ -36,25 +36,19 @@ from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.enrichment.jobs.following import forget
 from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
-from es_ttc.index.attach import (
-    AttachedObjects,
-    FillResult,
-    attach_beside,
-    fill_attached,
-    traces_of,
-)
+from es_ttc.index.attach import AttachedObjects, FillResult, attach_beside, fill_attached, traces_of
 from es_ttc.index.attach import detach as take_away
 from es_ttc.index.attach.feature_locations import Indices, fill_indices
-from es_ttc.index.attach.fill import Report
+from es_ttc.index.attach.fill import ReportFill
 from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.attach.source import require_text_fields
 from es_ttc.index.attach.source_checks import require_readable
-from es_ttc.index.ingest.proposal import describe, propose
+from es_ttc.index.ingest.proposal import describe, propose_fields
 from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
 from es_ttc.index.mappings.contents import stored_bytes
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, refuse_in_index_features
-from es_ttc.lab.judging.store import INDEX, SIGNALS
+from es_ttc.lab.judging.store import JUDGEMENTS_INDEX, SIGNALS_INDEX
 from es_ttc.reranking.index_graph import delete_graphs
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
@@ -98,7 +92,7 @@ def attach(
     Exit status: 0 when every document is done; 1 when some documents cannot have features (they are marked with the
     reason) or the run failed; 130 when it was stopped.
     """
-    settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
+    settings = with_adapter_of(Settings(**provided(engine=engine, encoder=encoder)), adapter)
     context = click.get_current_context()
     check_codec(context, features["tokens"])
     chosen = explicit_options(context, features | {"strip_html": strip_html})
@@ -107,7 +101,10 @@ def attach(
     if dry_run:
         estimates = with_engine(settings, lambda client: _dry_run(client, request))
         text = "\n".join(f"[{index}]: {sentence}" for index, (sentence, _) in estimates.items())
-        data = {"name": name, "indices": [{"index": index, "estimate": told} for index, (_, told) in estimates.items()]}
+        data = {
+            "name": name,
+            "indices": [{"index": index, "estimate": estimate} for index, (_, estimate) in estimates.items()],
+        }
         print_result(data, text, as_json=as_json)
         return 0
     how = f"run `es-ttc attach {name}` with the same options to go on"
@@ -136,7 +133,7 @@ def fill(
 
     Exit status: as for `es-ttc attach`; a stopped --watch ends with 0.
     """
-    settings = Settings(**given(engine=engine, encoder=encoder))
+    settings = Settings(**provided(engine=engine, encoder=encoder))
     if watch:
         if as_json:
             raise click.UsageError("--watch has no end to report about: leave out --json")
@@ -167,7 +164,7 @@ def detach(
     """
     if everything == (name is not None):
         raise click.UsageError("give either NAME or --all")
-    settings = Settings(**given(engine=engine))
+    settings = Settings(**provided(engine=engine))
     found, own = with_engine(settings, lambda client: _traces(client, settings.jobs_index, name))
     deleted = own if everything else {}
     named = f"[{name}]" if name else "all indices"
@@ -277,7 +274,7 @@ async def _planned(engine: Engine, request: _Request) -> _Plan:
         encoder = await asyncio.to_thread(loaded_encoder, request.settings, dims=dims)
     else:
         encoder = await asyncio.to_thread(_encoder_of_before, request.settings, present.encoder)
-    spec = merged(options, present, encoder.identity, distinguishes_roles=encoder.distinguishes_roles)
+    spec = merged_spec(options, present, encoder.identity, distinguishes_roles=encoder.distinguishes_roles)
     for source in indices.sources:
         require_text_fields(source, spec.text_fields)
         await require_readable(engine, source, spec.text_fields)  # of all, before one of them is attached
@@ -287,7 +284,7 @@ async def _planned(engine: Engine, request: _Request) -> _Plan:
     return _Plan(indices.sources, samples, spec, encoder)
 
 
-def merged(
+def merged_spec(
     options: Mapping[str, Any], present: IndexSpec | None, encoder: EncoderIdentity, *, distinguishes_roles: bool
 ) -> IndexSpec:
     """Return the spec of the options that were given, else of the present features, else of the defaults."""
@@ -306,7 +303,7 @@ def _proposed(sources: Sequence[Index], documents: Sequence[dict[str, Any]], *, 
         for source in sources:
             require_text_fields(source, DEFAULT_FIELDS)
     except InvalidRequest:
-        proposal = propose(documents)
+        proposal = propose_fields(documents)
         if not proposal.text_fields:
             raise
         missing = ", ".join(name for name in DEFAULT_FIELDS if name not in source.leaf_fields)
@@ -364,7 +361,7 @@ async def _traces(engine: Engine, jobs: str, name: str | None) -> tuple[list[Att
     names = [name] if name else await attached_sources(engine)
     found = [traces for one in names for traces in await traces_of(engine, one)]
     params = {"expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
-    wanted = ",".join((jobs, f"{jobs}-outcomes", f"{jobs}-proposals", INDEX, SIGNALS))
+    wanted = ",".join((jobs, f"{jobs}-outcomes", f"{jobs}-proposals", JUDGEMENTS_INDEX, SIGNALS_INDEX))
     own = await engine.request("GET", f"/{wanted}/_mapping", params=params)
     return found, {one: await engine.count(one) for one in sorted(own)}
 
@@ -380,7 +377,7 @@ async def _detach(engine: Engine, jobs: str, found: Sequence[AttachedObjects], o
 
 
 @contextmanager
-def _reporting() -> Iterator[Report]:
+def _reporting() -> Iterator[ReportFill]:
     with stages("features") as progress:
         yield lambda filled: progress(filled.index, filled.seen, filled.total)
 

@@ -12,14 +12,14 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     EngineUrl,
-    given,
     loaded_encoder,
     print_result,
+    provided,
     stderr,
     with_engine,
 )
-from es_ttc.cli.judged import SEED, JudgedQueries, with_llm_flag
-from es_ttc.cli.model_options import FILE, FOLDER, CommandGroup, command
+from es_ttc.cli.judged import JudgedQueries, with_llm_flag
+from es_ttc.cli.model_options import FILE_PATH, FOLDER_PATH, CommandGroup, command
 from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.encoders.base import Encoder
@@ -28,9 +28,10 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.mappings.calibration import calibrate as write
 from es_ttc.lab.evaluation import provenance
-from es_ttc.lab.evaluation.report import rendered, require_writable, score
+from es_ttc.lab.evaluation.bootstrap import SEED
+from es_ttc.lab.evaluation.report import rendered, require_writable, shown_score
 from es_ttc.lab.learning.query_log import read_log
-from es_ttc.lab.ranking.relevance import MIN_QUERIES, RelevanceFit, evaluated, judged_hits
+from es_ttc.lab.ranking.relevance import MIN_CALIBRATION_QUERIES, RelevanceFit, evaluated, judged_hits
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.relevance import METHOD, Calibration
 from es_ttc.rescorers.tuned import Tuned
@@ -72,7 +73,7 @@ def queries(
     A few hundred queries from a log are sufficient. Never use queries that you evaluate with.
     """
     texts = list(read_log(file).counts)
-    settings = Settings(**given(engine=engine, encoder=encoder))
+    settings = Settings(**provided(engine=engine, encoder=encoder))
     loaded = loaded_encoder(settings)
     moments = with_engine(settings, lambda client: _calibrate(client, name, texts, loaded))
     if moments.size < _FEW:
@@ -101,18 +102,18 @@ class RelevanceOptions(JudgedQueries):
     with_llm: Annotated[bool, with_llm_flag] = False
     tuned: Annotated[
         Path | None,
-        FILE,
+        FILE_PATH,
         "--tuned FILE",
         "Weights of blend that the gateway serves, a file of `es-ttc tune`. Default: the default weights.",
     ] = None
     out: Annotated[
         Path | None,
-        FILE,
+        FILE_PATH,
         "File for the numbers, for `es-ttc serve --tuned`. It is not written if they cannot be trusted.",
     ] = None
     report: Annotated[
         Path | None,
-        FOLDER,
+        FOLDER_PATH,
         "--report FOLDER",
         "Folder for a page with the reliability diagram (index.html) and for relevance.json.",
     ] = None
@@ -149,14 +150,16 @@ def relevance(
     blend = None if weights is None else weights.params.get("signals")
     judged = replace(options, index=name, judgements=name if data is None else None)
     with interruptible():
-        settings = EngineSettings(**given(engine=options.engine))
+        settings = EngineSettings(**provided(engine=options.engine))
         indices = with_engine(settings, lambda client: Indices.behind(client, name))
         indices.shared_spec()  # one calibration is for one encoder
         collection = judged.load(data)
         pools = judged.pools([collection], DEFAULT_SIGNALS)
         hits = judged_hits(pools, collection.qrels if data is None else None, blend=blend)
         if hits.queries < 2:
-            raise InvalidRequest(f"{hits.queries} queries have judged hits, and {MIN_QUERIES} are needed: judge more")
+            raise InvalidRequest(
+                f"{hits.queries} queries have judged hits, and {MIN_CALIBRATION_QUERIES} are needed: judge more"
+            )
         fit = evaluated(hits, seed=SEED)
     calibration = Calibration(
         names=tuple(dict.fromkeys((name, *(one.source.index for one in indices.present)))),
@@ -177,7 +180,7 @@ def relevance(
         **pools.settings,
         "seed": SEED,
         "versions": provenance.versions(),
-        "date": provenance.now(),
+        "date": provenance.timestamp(),
         "report": fit.report(),
     }
     if report is not None:
@@ -201,8 +204,8 @@ def _show(name: str, fit: RelevanceFit) -> None:
         f"{name}: {fit.hits.queries:,} queries, {len(relevant):,} judged hits, {int(relevant.sum()):,} relevant"
     )
     measured = [*fit.by_queries.items(), (f"{fit.hits.queries} (5 folds)", fit.figures)]
-    rows = [(str(size), *map(score, (one.auc, one.brier, one.error))) for size, one in measured]
+    rows = [(str(size), *map(shown_score, (one.auc, one.brier, one.error))) for size, one in measured]
     columns = ("judged queries", "AUC", "Brier score", "calibration error")
     console.print(tables.table(columns, rows, title="on queries that were not fitted"))
-    shares = [(score(one.relevance), score(one.share), str(one.hits)) for one in fit.bins]
+    shares = [(shown_score(one.relevance), shown_score(one.share), str(one.hits)) for one in fit.bins]
     console.print(tables.table(("mean relevance", "share of relevant hits", "hits"), shares))

@@ -95,19 +95,19 @@ class EncoderOptions:
 
     def settings(self, kind: type[S], **others: Any) -> S:
         """Return settings with the encoder and with the others that were given."""
-        return adapted(kind(**given(encoder=self.encoder, **others)), self.adapter)
+        return with_adapter_of(kind(**provided(encoder=self.encoder, **others)), self.adapter)
 
 
 stdout = Console()
 stderr = Console(stderr=True)
 
 
-def given(**flags: Any) -> dict[str, Any]:
-    """Return the flags that were given, for settings and other objects with defaults of their own."""
+def provided(**flags: Any) -> dict[str, Any]:
+    """Return the flags that were provided, for settings and other objects with defaults of their own."""
     return {name: value for name, value in flags.items() if value is not None}
 
 
-def adapted(settings: S, adapter: str | None) -> S:
+def with_adapter_of(settings: S, adapter: str | None) -> S:
     """Return settings whose encoder has an adapter; the same settings if none was given."""
     if adapter is None:
         return settings  # a copy would count as naming the encoder

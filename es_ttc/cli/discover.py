@@ -10,9 +10,18 @@ from pydantic import Field
 from rich.markup import escape
 from rich.table import Table
 
-from es_ttc.cli.common import AdapterName, AsJson, EncoderName, adapted, given, print_json, print_result, stderr
+from es_ttc.cli.common import (
+    AdapterName,
+    AsJson,
+    EncoderName,
+    print_json,
+    print_result,
+    provided,
+    stderr,
+    with_adapter_of,
+)
 from es_ttc.cli.evaluating import cached_encoder, stages
-from es_ttc.cli.model_options import FILE, FOLDER, CommandGroup, command
+from es_ttc.cli.model_options import FILE_PATH, FOLDER_PATH, CommandGroup, command
 from es_ttc.cli.tables import console, table
 from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
@@ -21,14 +30,14 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.lab.discovery import promotion
 from es_ttc.lab.discovery.evaluator import Evaluator, Limits
 from es_ttc.lab.discovery.loop import Proposer, ReplayProposer
-from es_ttc.lab.discovery.loop import search as generations_of
-from es_ttc.lab.discovery.promotion import HeldOutResult, exported
+from es_ttc.lab.discovery.loop import search_programs as generations_of
+from es_ttc.lab.discovery.promotion import HeldOutResult, exported_program
 from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
 from es_ttc.lab.discovery.proposers.llm import LlmProposer
-from es_ttc.lab.discovery.records import DiscoveryPlan, Record, SearchLog, read
+from es_ttc.lab.discovery.records import DiscoveryPlan, ProgramRecord, SearchLog, read_memory
 from es_ttc.lab.discovery.seeds import seeds
+from es_ttc.lab.discovery.summary import discovery_status as summarised
 from es_ttc.lab.discovery.summary import named
-from es_ttc.lab.discovery.summary import status as summarised
 from es_ttc.lab.discovery.tasks import load_tasks, plan_generated, plan_task
 from es_ttc.sandbox.confinement import seccomp
 from es_ttc.settings import GatewaySettings, LlmSettings, Settings
@@ -72,8 +81,8 @@ def run(
     ] = None,
     generations: Annotated[int, "--generations N", Field(ge=0), "Number of the last generation."] = 150,
     split: Annotated[str | None, "--split NAME", "Split that the search uses. Default: train, if there is one."] = None,
-    queries: Annotated[int, Field(ge=2), "Maximum number of queries per task."] = 60,
-    documents: Annotated[int, Field(ge=10), "Number of documents per task."] = 300,
+    queries: Annotated[int, "--max-queries N", Field(ge=2), "Maximum number of queries per task."] = 60,
+    documents: Annotated[int, "--max-documents N", Field(ge=10), "Number of documents per task."] = 300,
     asked: Annotated[
         Literal["full", "blind"],
         "--prompt",
@@ -105,7 +114,7 @@ def run(
             tasks = [plan_task(folder, split, None, queries, documents, _SEED) for folder in data]
             tasks += [plan_generated(name, queries, documents, _SEED) for name in generated]
             _require_names([task.name for task in tasks])
-            settings = adapted(Settings(**given(encoder=encoder)), adapter)
+            settings = with_adapter_of(Settings(**provided(encoder=encoder)), adapter)
             loaded = cached_encoder(settings)
             memory.begin(
                 DiscoveryPlan(
@@ -143,7 +152,7 @@ def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> N
 
     The search may be running in another process.
     """
-    plan, records = read(search)
+    plan, records = read_memory(search)
     summary = summarised(plan, records)
     if as_json:
         print_json(summary)
@@ -161,7 +170,7 @@ def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> N
 @command("es-ttc discover show my-search p12", group=discover)
 def show(search: Annotated[Path, search_argument], name: str, /, *, as_json: AsJson) -> None:
     """Show one program: its origin, its gain on each task, its source."""
-    record = named(read(search)[1], name, search)
+    record = named(read_memory(search)[1], name, search)
     if as_json:
         print_json(record.model_dump(mode="json"))
         return
@@ -192,7 +201,7 @@ def promote(
     *,
     served_as: Annotated[str | None, "--as NAME", "Name for requests. Default: its name in the search."] = None,
     folder: Annotated[
-        Path | None, "--to FOLDER", FOLDER, "Folder of promoted programs. Default: ES_TTC_PROGRAMS."
+        Path | None, "--to FOLDER", FOLDER_PATH, "Folder of promoted programs. Default: ES_TTC_PROGRAMS."
     ] = None,
     yes: Annotated[bool, "Skip the confirmation: you have read the source."] = False,
     as_json: AsJson,
@@ -202,7 +211,7 @@ def promote(
     The command shows the program's source: read it before you confirm. The gateway reads the folder of promoted
     programs when it starts (`es-ttc serve --programs FOLDER`), and runs each program in a sandboxed process.
     """
-    plan, records = read(search)
+    plan, records = read_memory(search)
     record = named(records, name, search)
     target = folder or GatewaySettings().programs
     if target is None:
@@ -228,7 +237,7 @@ def promote(
         click.echo(record.proposal.source, err=True)
         click.confirm(f"Serve it as [{chosen}]?", abort=True, err=True)
     target.mkdir(parents=True, exist_ok=True)
-    path = promotion.write(record, plan, chosen, report, target, calibrated=calibrated)
+    path = promotion.write_program(record, plan, chosen, report, target, calibrated=calibrated)
     if as_json:
         print_json({"name": chosen, "file": str(path), "held_out": [one.as_json() for one in report]})
     else:
@@ -242,14 +251,14 @@ def promote(
 @command("es-ttc discover export my-search programs.jsonl", group=discover)
 def export(
     search: Annotated[Path, search_argument],
-    file: Annotated[Path, FILE],
+    file: Annotated[Path, FILE_PATH],
     /,
 ) -> None:
     """Write all programs of a search to FILE, as JSON lines for --proposer."""
     if file.suffix != ".jsonl":
         raise InvalidRequest(f"an export is .jsonl, not [{file.suffix}]")
-    records = read(search)[1]
-    replace_file(file, exported(records))
+    records = read_memory(search)[1]
+    replace_file(file, exported_program(records))
     click.echo(f"{len(records)} programs: {file}", err=True)
 
 
@@ -294,7 +303,7 @@ def _headline(summary: dict[str, Any]) -> str:
     return f"generation {summary['generation']}: {leader}{calls if cost['calls'] else ''}"
 
 
-def _line(record: Record) -> str:
+def _line(record: ProgramRecord) -> str:
     if record.verdict == "rejected":
         return f"{record.name}: rejected, {record.reason}: {record.detail}"
     mark = " *" if record.admitted else ""
@@ -331,7 +340,7 @@ def _frontier_table(front: Sequence[dict[str, Any]]) -> Table:
     return table(("program", "c", "mean Δ", "W/T/L", "what is new"), rows, texts=("what is new",))
 
 
-def _about(record: Record) -> str:
+def _about(record: ProgramRecord) -> str:
     proposal = record.proposal
     outcome = (
         f"{record.mean:+.4f} at c {record.cost:.2f}, tasks {record.wins}/{record.ties}/{record.losses}"

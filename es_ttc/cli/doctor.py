@@ -23,9 +23,9 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     EngineUrl,
-    given,
     mebibytes,
     print_json,
+    provided,
     sample_documents,
     stderr,
     stdout,
@@ -36,7 +36,7 @@ from es_ttc.cli.size_estimates import per_million
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.encoders.registry import load_encoder
 from es_ttc.engine.connect import connected
-from es_ttc.engine.node.java import find
+from es_ttc.engine.node.java import find_java
 from es_ttc.engine.node.parts import DEFAULT_VERSION
 from es_ttc.engine.protocol import Capabilities, Engine
 from es_ttc.engine.versions import NAMES, maintained_versions
@@ -44,7 +44,7 @@ from es_ttc.enrichment.jobs.record import JobState
 from es_ttc.enrichment.jobs.redis_server import addresses, find_server
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.proposals.plan import DEFAULT_PROMPTS, Plan, prompt_of
-from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
+from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose_phrases
 from es_ttc.errors import EsTtcError
 from es_ttc.index.attach.feature_locations import Indices, contents_of, written_since_fill
 from es_ttc.index.attach.side_index import attached_sources
@@ -126,7 +126,7 @@ def _loops() -> Check:
 def java() -> Check:
     """Check the Java of the embedded node; an engine elsewhere needs none here."""
     try:
-        found = find()
+        found = find_java()
     except EsTtcError as error:
         return Check("java", Status.WARNING, f"{error}; only `es-ttc engine` needs it", "pip install 'es-ttc[node]'")
     return Check("java", Status.OK, f"{found.version}, {found.home}")
@@ -155,7 +155,7 @@ def _can_write(folder: Path) -> bool:
         return False
 
 
-def check_encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
+def check_configured_encoder(name: str, cache_dir: Path) -> tuple[Check, Encoder | None]:
     """Check that the configured encoder loads and encodes."""
     begin = time.perf_counter()
     try:
@@ -378,7 +378,7 @@ async def _without_phrases(client: LlmClient, api: Literal["chat", "completions"
     prompt = prompt_of(DEFAULT_PROMPTS[api])
     plan = Plan(prompt=prompt.name, text=prompt.text, model="", api=api, answer_tokens=PROBE_TOKENS, most=3)
     try:
-        await propose(client, plan, PROBE)
+        await propose_phrases(client, plan, PROBE)
     except NoReadableProposal as error:
         return error.sample
     return None
@@ -423,7 +423,7 @@ def doctor(
     The checks cover versions, engine, indices, encoder, queue, model, gateway and cache. Each finding that needs action
     comes with the command that fixes it. Exit status: 0 if everything needed works.
     """
-    settings = GatewaySettings(**given(engine=engine, encoder=encoder))
+    settings = GatewaySettings(**provided(engine=engine, encoder=encoder))
     with stderr.status("looking at this machine, the engine and the encoder"):
         found = asyncio.run(_examine(settings, gateway or f"http://{settings.host}:{settings.port}"))
     works = all(check.verdict is not Status.MISSING for check in found)
@@ -437,7 +437,7 @@ def doctor(
 
 async def _examine(settings: GatewaySettings, gateway: str) -> list[Check]:
     found = [*packages(), java(), cache_folder(settings.cache_dir)]
-    encoder_check, encoder = check_encoder(settings.encoder, settings.cache_dir)
+    encoder_check, encoder = check_configured_encoder(settings.encoder, settings.cache_dir)
     found.append(encoder_check)
     found += [] if encoder is None else [suited_methods(encoder.identity)]
     found += await cross_encoder()
@@ -468,5 +468,5 @@ def summary(found: Sequence[Check]) -> Text:
     warnings = sum(check.verdict is Status.WARNING for check in found)
     if missing:
         return Text(f"\nNot ready: {', '.join(missing)}.", STYLES[Status.MISSING])
-    noted = f" ({warnings} to know about)" if warnings else ""
-    return Text(f"\nEverything needed works{noted}.", STYLES[Status.OK])
+    remark = f" ({warnings} to know about)" if warnings else ""
+    return Text(f"\nEverything needed works{remark}.", STYLES[Status.OK])

@@ -10,7 +10,7 @@ import click
 from pydantic import Field
 
 from es_ttc.cli.common import AsJson, Step, print_json, print_result, stderr, step
-from es_ttc.cli.model_options import FOLDER, CommandGroup, command
+from es_ttc.cli.model_options import FOLDER_PATH, CommandGroup, command
 from es_ttc.engine.node import cluster, process
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.parts import DEFAULT_VERSION, VERSIONS
@@ -53,7 +53,7 @@ def up(
         int | None, Field(ge=0, le=65535), "HTTP port; 0 for any free one. Default: 9200, or the next free port."
     ] = None,
     data_dir: Annotated[
-        Path | None, FOLDER, "Folder of the data. Default: the node's own folder below the cache."
+        Path | None, FOLDER_PATH, "Folder of the data. Default: the node's own folder below the cache."
     ] = None,
     heap: Annotated[str, "--heap SIZE", "Java heap per node, such as 512m or 2g."] = "1g",
     nodes: Annotated[
@@ -96,9 +96,9 @@ def up(
         with step(stderr, "looking for a running node") as shown:
             running: Sequence[process.Node]
             if nodes > 1:
-                running = cluster.start(spec, nodes, progress_of(shown), distribution).nodes
+                running = cluster.start_cluster(spec, nodes, progress_of(shown), distribution).nodes
             else:
-                running = [process.start(spec, progress_of(shown), distribution)]
+                running = [process.start_node(spec, progress_of(shown), distribution)]
             reused, state = all(node.reused for node in running), running[0].state
             if version not in (None, state.version):
                 raise InvalidRequest(

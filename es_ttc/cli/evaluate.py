@@ -18,14 +18,8 @@ from es_ttc.cli import tables
 from es_ttc.cli.common import AsJson, EncoderOptions, print_json
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judged import judgements_option, load_judged, require_one_source, with_llm_flag
-from es_ttc.cli.model_options import ARGUMENTS, FILE, FOLDER, command
-from es_ttc.cli.options import (
-    CODECS,
-    RankingModels,
-    codec_help,
-    first_pass_option,
-    params_option,
-)
+from es_ttc.cli.model_options import ARGUMENTS_KEY, FILE_PATH, FOLDER_PATH, command
+from es_ttc.cli.options import CODEC_CHOICE, RankingModels, codec_help, first_pass_option, params_option
 from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError, InvalidRequest
@@ -34,8 +28,8 @@ from es_ttc.lab.evaluation import report as reports
 from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.lab.evaluation.methods import EvaluatedMethod, resolve
 from es_ttc.lab.evaluation.metrics import headline_metrics
-from es_ttc.lab.evaluation.plan import EvaluationPlan, run
-from es_ttc.lab.evaluation.report import best, p_value, require_writable, score, signed, verdict
+from es_ttc.lab.evaluation.plan import EvaluationPlan, run_plan
+from es_ttc.lab.evaluation.report import best, require_writable, shown_p_value, shown_score, signed, significance
 from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
 from es_ttc.rescorers.learned.model import read_models
 from es_ttc.rescorers.learned.rescorer import LearnedParams
@@ -87,18 +81,22 @@ class EvaluateOptions(EncoderOptions):
         ),
     ]
     tuned: Annotated[
-        tuple[Path, ...], FILE, "File of one method's parameters, written by `es-ttc tune`; may be given several times."
+        tuple[Path, ...],
+        FILE_PATH,
+        "File of one method's parameters, written by `es-ttc tune`; may be given several times.",
     ] = ()
     ranking_models: RankingModels = None
-    codec: Annotated[str, CODECS, codec_help(", in memory and in the index")] = "float16"
+    codec: Annotated[str, CODEC_CHOICE, codec_help(", in memory and in the index")] = "float16"
     max_tokens: Annotated[
         int,
         "--max-tokens N",
         Field(ge=1, le=1_000_000),
         "Maximum number of token vectors per document; a warning counts the documents that have more.",
     ] = 1024
-    out: Annotated[Path | None, FILE, "File for the results as JSON."] = None
-    report: Annotated[Path | None, "--report DIR", FOLDER, "Folder for the report: index.html and results.json."] = None
+    out: Annotated[Path | None, FILE_PATH, "File for the results as JSON."] = None
+    report: Annotated[
+        Path | None, "--report DIR", FOLDER_PATH, "Folder for the report: index.html and results.json."
+    ] = None
 
     @property
     def engine_settings(self) -> EngineSettings | None:
@@ -174,7 +172,7 @@ def evaluate(
         replace_file(options.out, reports.results_json(evaluation))
         click.echo(f"results: {options.out}", err=True)
     if options.report is not None:
-        click.echo(f"report: {reports.write(evaluation, options.report)}", err=True)
+        click.echo(f"report: {reports.write_report(evaluation, options.report)}", err=True)
     if as_json:
         print_json(evaluation.as_json())
 
@@ -233,7 +231,7 @@ def _evaluate(
     where = MEMORY
     for collection in collections:
         with stages(collection.name) as progress:
-            result, where = run(plan, collection, encoder, progress)
+            result, where = run_plan(plan, collection, encoder, progress)
         results.append(result)
         if not quiet:
             _show(result, plan.k)
@@ -246,8 +244,8 @@ def _evaluate(
         settings=plan.settings(),
         machine=provenance.machine(),
         versions=provenance.versions(),
-        command=command_line(click.get_current_context().meta[ARGUMENTS]),
-        date=provenance.now(),
+        command=command_line(click.get_current_context().meta[ARGUMENTS_KEY]),
+        date=provenance.timestamp(),
     )
 
 
@@ -277,7 +275,7 @@ def results_table(result: CollectionResult, k: int, *, wide: bool = True) -> Tab
     for method in result.methods.values():
         means = {metric: method.scores.mean(metric) for metric in metrics}
         cells = [
-            f"[bold]{score(mean)}[/]" if round(mean, 3) == greatest[metric] else score(mean)
+            f"[bold]{shown_score(mean)}[/]" if round(mean, 3) == greatest[metric] else shown_score(mean)
             for metric, mean in means.items()
         ]
         table.add_row(
@@ -290,8 +288,8 @@ def _against(method: MethodResult, metric: str, *, wide: bool) -> list[str]:
     if metric not in method.versus:
         return ["baseline", *([""] * (3 if wide else 1))]
     versus = method.versus[metric]
-    colour = {"better": "green", "worse": "red"}.get(verdict(versus), "default")
-    certainty = [f"{signed(versus.interval.low)} to {signed(versus.interval.high)}", p_value(versus.p)]
+    colour = {"better": "green", "worse": "red"}.get(significance(versus), "default")
+    certainty = [f"{signed(versus.interval.low)} to {signed(versus.interval.high)}", shown_p_value(versus.p)]
     return [
         f"[{colour}]{signed(versus.delta)}[/]",
         *(certainty if wide else []),

@@ -10,9 +10,9 @@ from es_ttc.cli.common import (
     AsJson,
     EngineUrl,
     confirm,
-    given,
     mebibytes,
     print_result,
+    provided,
     run_to_completion,
     with_engine,
 )
@@ -68,7 +68,7 @@ def build(
     """
     params = GraphParams(degree=degree)
     built = run_to_completion(
-        Settings(**given(engine=engine)),
+        Settings(**provided(engine=engine)),
         lambda client: _build(client, name, params, builder),
         f"run `es-ttc graph build {name}` with the same options to go on",
     )
@@ -86,7 +86,7 @@ def update(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
 
     Exit status: 0 when it is up to date; 1 when it failed; 130 when it was stopped (run it again).
     """
-    settings, how = Settings(**given(engine=engine)), f"run `es-ttc graph update {name}` to go on"
+    settings, how = Settings(**provided(engine=engine)), f"run `es-ttc graph update {name}` to go on"
     updated = run_to_completion(settings, lambda client: update_graph(client, name), how)
     text = f"[{updated.index}] nothing has changed: the graph is up to date"
     if updated.written or updated.deleted:
@@ -103,7 +103,7 @@ def show(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
 
     They are degrees, components, reachability and staleness.
     """
-    found = with_engine(Settings(**given(engine=engine)), lambda client: show_graph(client, name))
+    found = with_engine(Settings(**provided(engine=engine)), lambda client: show_graph(client, name))
     data = {**asdict(found), "meta": found.meta.model_dump(mode="json"), "stale": found.stale}
     print_result(data, "\n".join(_lines(found)), as_json=as_json)
 
@@ -124,7 +124,7 @@ def delete(
     if not yes:
         confirm(f"deleting the graph of [{name}]", f"Delete the neighbour graph of [{name}]?", as_json=as_json)
 
-    deleted = with_engine(Settings(**given(engine=engine)), lambda client: delete_graphs(client, name))
+    deleted = with_engine(Settings(**provided(engine=engine)), lambda client: delete_graphs(client, name))
     text = f"deleted {', '.join(deleted)}" if deleted else f"[{name}] has no neighbour graph"
     print_result({"index": name, "deleted": deleted}, text, as_json=as_json)
 

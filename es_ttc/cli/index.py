@@ -13,13 +13,13 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     EngineUrl,
-    adapted,
     confirm,
-    given,
     loaded_encoder,
     mebibytes,
     print_result,
+    provided,
     run_to_completion,
+    with_adapter_of,
     with_engine,
 )
 from es_ttc.cli.evaluating import stages
@@ -37,7 +37,8 @@ from es_ttc.index.attach.map_vectors import require_coarser
 from es_ttc.index.ingest.size_estimate import estimate_size
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.enrichment import add_enrichment
-from es_ttc.index.mappings.index import IndexOptions, analyzer_of, create_index, resolve_index
+from es_ttc.index.mappings.index import IndexOptions, analyzer_of, create_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.ingest_pipeline import (
     EncodeMode,
     add_pipeline,
@@ -92,9 +93,9 @@ def create(
 ) -> None:
     """Create the index NAME with the fields for its features. Your own fields stay dynamic."""
     check_codec(click.get_current_context(), features["tokens"])
-    settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
+    settings = with_adapter_of(Settings(**provided(engine=engine, encoder=encoder)), adapter)
     loaded = loaded_encoder(settings, dims=features.pop("dims"))
-    stored = given(**features, strip_html=strip_html == "yes")
+    stored = provided(**features, strip_html=strip_html == "yes")
     spec = IndexSpec(loaded.identity, reversed=features["chunks"] and loaded.distinguishes_roles, **stored)
     size = estimate_size([{spec.text_fields[0]: SAMPLE_TEXT}], spec, loaded)
     options = IndexOptions(analyzer or analyzer_of(language), shards, replicas)
@@ -108,7 +109,7 @@ def create(
 @command("es-ttc index show articles --json", group=index)
 def show(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     """Show which features the index NAME has, and how many of its documents lack them."""
-    found = with_engine(Settings(**given(engine=engine)), lambda client: _show(client, name))
+    found = with_engine(Settings(**provided(engine=engine)), lambda client: _show(client, name))
     print_result(found, _report(found), as_json=as_json)
 
 
@@ -136,7 +137,7 @@ def requantise(
     A new side index is filled while the old one serves. Documents that have changed since their features were made are
     encoded. Run the command again to resume a stopped run.
     """
-    settings = Settings(**given(engine=engine, encoder=encoder))
+    settings = Settings(**provided(engine=engine, encoder=encoder))
     moved = run_to_completion(
         settings,
         lambda client: _requantise(client, settings, name, codec),
@@ -162,7 +163,7 @@ def delete(
     """Delete the index NAME with its documents and its neighbour graph. Only indices made by es-ttc are deleted."""
     if not yes:
         confirm(f"deleting index [{name}]", f"Delete index [{name}] with all its documents?", as_json=as_json)
-    settings = Settings(**given(engine=engine))
+    settings = Settings(**provided(engine=engine))
     with_engine(settings, lambda client: _delete(client, settings.jobs_index, name))
     print_result({"index": name, "deleted": True}, f"deleted index [{name}]", as_json=as_json)
 
@@ -179,7 +180,7 @@ def enrichment(
     as_json: AsJson,
 ) -> None:
     """Add the field for enrichment by a language model to the index NAME. No document changes."""
-    made = with_engine(Settings(**given(engine=engine)), lambda client: add_enrichment(client, name, analyzer))
+    made = with_engine(Settings(**provided(engine=engine)), lambda client: add_enrichment(client, name, analyzer))
     text = f"index [{made.index}] has the field of enrichment, analyzer {made.analyzer}"
     print_result({"index": made.index, "analyzer": made.analyzer}, text, as_json=as_json)
 
@@ -230,7 +231,7 @@ def pipeline(
 
     Without --encode, it runs the plugin's ingest processor on all writes, without jobs.
     """
-    settings = Settings(**given(engine=engine))
+    settings = Settings(**provided(engine=engine))
     if encode is not None and (wait or remove):
         raise click.UsageError("--encode goes with --enrich only: leave out --wait and --remove")
     if enrich and encode is None:
@@ -337,7 +338,7 @@ async def _show(engine: Engine, name: str) -> dict[str, Any]:
 
 
 async def _delete(engine: Engine, jobs_index: str, name: str) -> None:
-    concrete, _ = await resolve_index(engine, name)
+    concrete = (await Index.own(engine, name)).index
     await delete_graphs(engine, concrete)
     await engine.delete_index(concrete)
     await delete_pipeline(engine, pipeline_name(concrete))

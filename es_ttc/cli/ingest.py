@@ -17,17 +17,17 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     EngineUrl,
-    adapted,
-    given,
     loaded_encoder,
     mebibytes,
     print_json,
     progress_bar,
+    provided,
     stderr,
     stop_on_sigterm,
     strips_html,
     take_proposal,
     warn_of_language,
+    with_adapter_of,
 )
 from es_ttc.cli.model_options import command
 from es_ttc.cli.options import StripHtml, TextFields
@@ -39,19 +39,19 @@ from es_ttc.errors import EncoderError, EngineError, InvalidRequest
 from es_ttc.index.ingest import DeadLetterFile, IngestOptions, IngestResult, Inputs, compose, open_source
 from es_ttc.index.ingest import ingest as ingest_documents
 from es_ttc.index.ingest.bulk import BatchLimits
-from es_ttc.index.ingest.checkpoint import Checkpoint, IngestRunKey, fingerprints
+from es_ttc.index.ingest.checkpoint import IngestCheckpoint, IngestRunKey, fingerprints
 from es_ttc.index.ingest.columns import ColumnType, parse_types
 from es_ttc.index.ingest.encode_parts import EncodeProcesses
-from es_ttc.index.ingest.pipeline import Report
-from es_ttc.index.ingest.proposal import describe, propose
+from es_ttc.index.ingest.pipeline import ReportIngest
+from es_ttc.index.ingest.proposal import describe, propose_fields
 from es_ttc.index.ingest.readers import Csv, Record, count_records
 from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
 from es_ttc.index.mappings.contents import stored_bytes
 from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.index.mappings.index import create_index
-from es_ttc.index.mappings.indices import Index, find_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.merging import merge_segments
-from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, spec_of_own
+from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec
 from es_ttc.settings import Settings
 
 _PEEKED = 50
@@ -139,7 +139,7 @@ def ingest(
         raise InvalidRequest(
             f"[{name}] is a file, and the name of the index comes first: es-ttc ingest {files[0]} {name}"
         )
-    settings = adapted(Settings(**given(engine=engine, encoder=encoder)), adapter)
+    settings = with_adapter_of(Settings(**provided(engine=engine, encoder=encoder)), adapter)
     writing = IngestOptions(id_field, BatchLimits(bytes=int(batch_mb * 2**20)))
     rejected = Path(f"{name}.rejected.jsonl")
     request = IngestCommand(
@@ -200,7 +200,7 @@ async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult
     async with connected(settings) as engine:
         request, index, encoder = await _ready(engine, settings, request, inputs)
         run, checkpoint = _checkpoint(index, request, encoder)
-        spec = spec_of_own(index.index, index.mapping)
+        spec = index.own_spec
         with DeadLetterFile(request.dead_letters, run) as dead_letters, progress_bar() as bar:
             rejected = dead_letters.forget(checkpoint.position) if checkpoint else ()
             outcome = await ingest_documents(
@@ -236,8 +236,8 @@ async def _ready(
     engine: Engine, settings: Settings, request: IngestCommand, inputs: Inputs
 ) -> "tuple[IngestCommand, Index, Encoder]":
     """Load the encoder; find or check the text fields; create the index if there is none."""
-    index = await find_index(engine, request.name)
-    spec = spec_of_own(index.index, index.mapping) if index else None
+    index = await Index.find(engine, request.name)
+    spec = index.own_spec if index else None
     if spec and request.text_fields not in (None, spec.text_fields):
         raise InvalidRequest(
             f"index [{request.name}] encodes the fields {','.join(spec.text_fields)}: leave --text-fields out, or make "
@@ -250,7 +250,7 @@ async def _ready(
         request = _with_proposal(request, documents)
     encoder = await asyncio.to_thread(loaded_encoder, settings, spec.encoder if spec else None)
     if spec is None:
-        required = IndexSpec(encoder.identity, **given(text_fields=request.text_fields))
+        required = IndexSpec(encoder.identity, **provided(text_fields=request.text_fields))
         required = replace(required, strip_html=strips_html(request.strip_html, documents, required.text_fields))
     else:
         required = spec
@@ -274,7 +274,7 @@ async def _ready(
             f"{required.encoder.model}, {required.codec} token vectors (`es-ttc index create` to choose)",
             err=True,
         )
-        index = await find_index(engine, request.name)
+        index = await Index.find(engine, request.name)
         if index is None:
             raise EngineError(f"index [{request.name}] was deleted as soon as it was made")
     return request, index, encoder
@@ -313,7 +313,7 @@ def _with_proposal(request: IngestCommand, documents: Sequence[Mapping[str, Any]
     empty = [name for name in DEFAULT_FIELDS if not any(_has_text(document, [name]) for document in documents)]
     if request.text_fields is not None or "text" not in empty or not documents:
         return request
-    proposal = propose(documents)
+    proposal = propose_fields(documents)
     if set(proposal.text_fields) <= set(DEFAULT_FIELDS):
         return request  # without any, the check that follows names the fields that there are
     chosen = replace(request.options, id_field=request.options.id_field or proposal.id_field)
@@ -341,23 +341,23 @@ def _no_text(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str])
     return f"none of the first {len(documents)} documents has text in {fields} (they have {','.join(present)})"
 
 
-def _checkpoint(index: Index, request: IngestCommand, encoder: Encoder) -> tuple[str, Checkpoint | None]:
+def _checkpoint(index: Index, request: IngestCommand, encoder: Encoder) -> tuple[str, IngestCheckpoint | None]:
     """Return the run's id, and the checkpoint to resume or to begin; none for standard input."""
     run = uuid.uuid4().hex
     inputs = fingerprints(request.files)
     if inputs is None:
         return run, None
     job = IngestRunKey(index.index, index.uuid, encoder.identity.key, request.options.id_field, inputs)
-    checkpoint = Checkpoint.load(request.checkpoint, job) if request.resume else None
+    checkpoint = IngestCheckpoint.load(request.checkpoint, job) if request.resume else None
     if checkpoint is None:
         if request.resume:
             click.echo("there is no unfinished run to resume: reading from the start", err=True)
-        checkpoint = Checkpoint(request.checkpoint, run, job)
+        checkpoint = IngestCheckpoint(request.checkpoint, run, job)
     checkpoint.save(checkpoint.position)
     return checkpoint.run, checkpoint
 
 
-def _reporter(bar: Progress) -> Report:
+def _reporter(bar: Progress) -> ReportIngest:
     """Return the function that updates the bar; the total is estimated from the share of the input that was read."""
     task = bar.add_task("documents", total=None)
 

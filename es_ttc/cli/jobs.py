@@ -15,10 +15,10 @@ from es_ttc.cli.common import (
     AsJson,
     EngineUrl,
     engine_flag,
-    given,
     json_flag,
     print_json,
     print_result,
+    provided,
     stderr,
     stdout,
     with_engine,
@@ -105,7 +105,7 @@ def submit(
                 LlmFailure.MALFORMED,
             )
         return
-    status = _run(engine, lambda client, settings: submission.submit(client, settings, request))
+    status = _run(engine, lambda client, settings: submission.submit_job(client, settings, request))
     waits = f"\nit waits for job {status.waits_for} on the same index" if status.waits_for else ""
     text = (
         f"submitted job {status.job.id}: {status.job.total:,} documents of [{status.job.index}]{waits}\n"
@@ -189,7 +189,7 @@ def _job_request(index: str, options: Mapping[str, Any]) -> JobRequest:
 
 
 def _run(url: str | None, call: Callable[[Engine, Settings], Awaitable[Any]]) -> Any:
-    settings = Settings(**given(engine=url))
+    settings = Settings(**provided(engine=url))
     return with_engine(settings, lambda client: call(client, settings))
 
 

@@ -13,17 +13,17 @@ from rich.markup import escape
 from es_ttc.cli.common import (
     AsJson,
     EngineUrl,
-    given,
     print_json,
     print_result,
     progress_bar,
+    provided,
     stderr,
     stdout,
     with_engine,
 )
 from es_ttc.cli.judge_pool import grade_by_llm, make_pools
 from es_ttc.cli.judged import interval_text, read_judged, with_llm_flag
-from es_ttc.cli.model_options import FILE, CommandGroup, command
+from es_ttc.cli.model_options import FILE_PATH, CommandGroup, command
 from es_ttc.cli.options import NamesType, params_option
 from es_ttc.cli.search import GatewayOptions
 from es_ttc.cli.tables import table
@@ -76,7 +76,7 @@ def judge() -> None:
 )
 def pool(
     index: Annotated[str, index_argument],
-    file: Annotated[Path | None, FILE, "[QUERIES]"] = None,
+    file: Annotated[Path | None, FILE_PATH, "[QUERIES]"] = None,
     /,
     *,
     texts: Annotated[tuple[str, ...], "--query TEXT", "A query; may be given several times."] = (),
@@ -112,7 +112,7 @@ def pool(
 
     The pool also keeps the signals of blend, from which `es-ttc judge status` and the page choose weights.
     """
-    settings = EngineSettings(**given(engine=through.engine))
+    settings = EngineSettings(**provided(engine=through.engine))
     with_engine(settings, lambda client: JudgementStore(client, index).require_index())
     queries = queries_of(file, texts)
     if not queries and by is None:
@@ -129,7 +129,7 @@ def pool(
         if not as_json:
             click.echo(f"pooled {len(pooled):,} queries of index [{index}]: {documents:,} documents to judge")
     if by is not None:
-        model, graded, unreadable = asyncio.run(grade_by_llm(Settings(**given(engine=through.engine)), index))
+        model, graded, unreadable = asyncio.run(grade_by_llm(Settings(**provided(engine=through.engine)), index))
         found |= {"judge": model, "graded": graded, "unreadable": unreadable}
         if not as_json:
             click.echo(f"[{model}] graded {graded:,} documents; {unreadable:,} answers held no grade")
@@ -151,7 +151,7 @@ def status(
     Of several judges the median counts. nDCG@10 takes a document without a judgement for not relevant; unjudged@10 is
     the share of such documents among a method's first ten.
     """
-    overview = read_judged(EngineSettings(**given(engine=engine)), index, with_llm=with_llm)
+    overview = read_judged(EngineSettings(**provided(engine=engine)), index, with_llm=with_llm)
     tuned = overview.tuned()
     stands = overview.standing()
     if as_json:
@@ -208,7 +208,7 @@ def import_(
     queries_file: Annotated[
         Path | None,
         "--queries",
-        FILE,
+        FILE_PATH,
         "Texts of the queries, for TREC forms, whose files have ids alone: JSON objects with `_id` and `text`. "
         "Queries that are pooled already are known.",
     ] = None,
@@ -233,7 +233,7 @@ def import_(
             unknown = await store.unknown({name for one in changed for run in one.runs for name in run})
             await store.put_pools(changed)
             return {"index": index, "queries": len(changed), "unknown_documents": sorted(unknown), "runs": True}
-        judged = formats.read(Format(form), path, known, split=split, highest=highest)
+        judged = formats.read_judgements(Format(form), path, known, split=split, highest=highest)
         unknown = await store.unknown(documents := judged.documents)
         judged = judged.without(unknown)
         if not judged.qrels:
@@ -253,7 +253,7 @@ def import_(
         }
 
     with stderr.status("importing"):
-        found = with_engine(EngineSettings(**given(engine=engine)), import_into)
+        found = with_engine(EngineSettings(**provided(engine=engine)), import_into)
     if unknown := found["unknown_documents"]:
         what = "their grades are left out" if "judgements" in found else "nobody can judge them"
         shown = ", ".join(f"[{one}]" for one in unknown[:_SHOWN_UNKNOWN])
@@ -288,7 +288,7 @@ def export(
     """Write the judgements of INDEX, or with --format trec-run what the pooled methods found."""
     if corpus and form != "beir":
         raise click.UsageError("--corpus goes with --format beir")
-    settings = EngineSettings(**given(engine=engine))
+    settings = EngineSettings(**provided(engine=engine))
     overview = read_judged(settings, index, with_llm=with_llm)
     if form == "trec-run":
         runs = runs_of(overview.queries)

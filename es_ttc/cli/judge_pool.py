@@ -7,7 +7,7 @@ from dataclasses import replace
 from es_ttc.cli.common import progress_bar, with_engine
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.search import GatewayOptions, encoder_of_index
-from es_ttc.cli.searching import CliQuery, SearchTarget, search
+from es_ttc.cli.searching import CliQuery, SearchTarget, search_by_method
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
@@ -15,8 +15,15 @@ from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.ingest.compose import compose
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.judging.llm_judge import PREFIX, graded
-from es_ttc.lab.judging.records import MAX_DEPTH, Judgement, LoggedSignals, PooledMethod, PooledQuery, Source
+from es_ttc.lab.judging.llm_judge import JUDGE_PREFIX, llm_grades
+from es_ttc.lab.judging.records import (
+    MAX_POOL_DEPTH,
+    Judgement,
+    JudgementSource,
+    LoggedSignals,
+    PooledMethod,
+    PooledQuery,
+)
 from es_ttc.lab.judging.store import JudgementStore
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
 from es_ttc.llm import model_for_jobs
@@ -45,7 +52,10 @@ def make_pools(
         with progress_bar() as bar:
             for name, text in bar.track(queries, description="searching"):
                 rankings = await asyncio.gather(
-                    *(search(target, CliQuery(text, one.method, MAX_DEPTH, one.params)) for one in methods)
+                    *(
+                        search_by_method(target, CliQuery(text, one.method, MAX_POOL_DEPTH, one.params))
+                        for one in methods
+                    )
                 )
                 runs = tuple(tuple(hit.id for hit in ranking.hits) for ranking in rankings)
                 pooled.append(PooledQuery(name, text, tuple(methods), runs, depth))
@@ -85,7 +95,7 @@ async def grade_by_llm(settings: Settings, index: str) -> tuple[str, int, int]:
     """
     async with model_for_jobs(settings) as model, connected(settings) as client:
         store = JudgementStore(client, index)
-        name = f"{PREFIX}{await model.model()}"[:100]
+        name = f"{JUDGE_PREFIX}{await model.model()}"[:100]
         fields = (await Indices.behind(client, index)).shared_spec().text_fields
         left = await _ungraded(store, name)
         done = unreadable = 0
@@ -96,9 +106,9 @@ async def grade_by_llm(settings: Settings, index: str) -> tuple[str, int, int]:
                 sources = await store.documents(list(dict.fromkeys(document for _, document in some)))
                 texts = {document: compose(source, fields)[0].strip() for document, source in sources.items()}
                 known = [(query, document) for query, document in some if texts.get(document)]
-                grades = await graded(model, [(query.text, texts[document]) for query, document in known])
+                grades = await llm_grades(model, [(query.text, texts[document]) for query, document in known])
                 judgements = [
-                    Judgement(query.id, document, name, grade, Source.LLM)
+                    Judgement(query.id, document, name, grade, JudgementSource.LLM)
                     for (query, document), grade in zip(known, grades, strict=True)
                     if grade is not None
                 ]

@@ -9,24 +9,22 @@ from typing import Annotated, Any
 import click
 from pydantic import Field
 
-from es_ttc.cli.common import EncoderOptions, EngineUrl, given, stderr, with_engine
+from es_ttc.cli.common import EncoderOptions, EngineUrl, provided, stderr, with_engine
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.encoder import check_encoder, load_encoder_for
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.lab.evaluation.bootstrap import Comparison
+from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, load_queries, sample
 from es_ttc.lab.evaluation.report import signed
+from es_ttc.lab.evaluation.tuning import FOLDS
 from es_ttc.lab.judging.overview import Overview, read_overview
-from es_ttc.lab.judging.store import INDEX, SIGNALS, JudgementStore
+from es_ttc.lab.judging.store import JUDGEMENTS_INDEX, SIGNALS_INDEX, JudgementStore
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
-from es_ttc.lab.ranking.pools import Pools, collect, merged
+from es_ttc.lab.ranking.pools import Pools, collect, merged_pools
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
-
-SEED = 20_241  # seed of samples, folds and bootstraps
-_FOLDS = 5
 
 with_llm_flag = click.option(
     "--with-llm", is_flag=True, help="Count judgements of language models too. Default: those of people and imports."
@@ -65,8 +63,8 @@ def read_judged(settings: EngineSettings, index: str, *, with_llm: bool, signals
     )
     if overview.unreadable:
         click.echo(
-            f"note: {len(overview.unreadable):,} records of [{INDEX}] and [{SIGNALS}] are none of es-ttc and are left "
-            f"out, such as [{overview.unreadable[0]}]: delete them",
+            f"note: {len(overview.unreadable):,} records of [{JUDGEMENTS_INDEX}] and [{SIGNALS_INDEX}] are none of "
+            f"es-ttc and are left out, such as [{overview.unreadable[0]}]: delete them",
             err=True,
         )
     return overview
@@ -81,8 +79,8 @@ class JudgedQueries(EncoderOptions):
         "--split NAME",
         "Split of the queries: train, valid...; test only with --folds, if there is no other split.",
     ] = "train"
-    queries: Annotated[
-        int | None, "--queries N", Field(ge=2), "Number of queries of each collection, sampled at random. Default: all."
+    sample: Annotated[
+        int | None, "--sample N", Field(ge=2), "Number of queries of each collection, sampled at random. Default: all."
     ] = None
     window: Annotated[int | str, window_option]  # `all` for the whole corpus
     index: Annotated[
@@ -108,13 +106,13 @@ class JudgedQueries(EncoderOptions):
         if self.searched_index is not None and isinstance(self.window, str):
             raise InvalidRequest(f"[window] {self.window} is for documents in memory: give a number with --index")
         if self.judgements is not None:
-            engine = EngineSettings(**given(engine=self.engine))
+            engine = EngineSettings(**provided(engine=self.engine))
             collection = load_judged(engine, self.judgements, with_llm=self.with_llm)
         elif folder is None:
             raise click.UsageError("name a folder DATA")
         else:
             collection = (load_collection if self.index is None else load_queries)(folder, self.split)
-        return collection if self.queries is None else sample(collection, self.queries, SEED)
+        return collection if self.sample is None else sample(collection, self.sample, SEED)
 
     def pools(
         self, collections: Sequence[Collection], signals: Sequence[SignalName], fields: Sequence[str] = ()
@@ -130,7 +128,7 @@ class JudgedQueries(EncoderOptions):
         for collection in collections:
             with stages(collection.name) as progress:
                 found.append(score(collection, fields=fields, progress=progress))
-        return merged(found)
+        return merged_pools(found)
 
     def _source(self, index: str) -> IndexSource:
         settings = self.settings(GatewaySettings, engine=self.engine)
@@ -145,13 +143,13 @@ class JudgedQueries(EncoderOptions):
 
 def folds_of(given: int | None, queries: int) -> int:
     """Return the number of folds."""
-    folds = _FOLDS if given is None else given
+    folds = FOLDS if given is None else given
     if folds > queries:
         raise InvalidRequest(f"[folds] is {folds}, and there are {queries} queries: give fewer folds or more queries")
     return folds
 
 
-def told_of_file(out: Path, *, clear: bool, force: bool, what: str, default: str) -> None:
+def report_written(out: Path, *, clear: bool, force: bool, what: str, default: str) -> None:
     """Say whether a file was written; without a clear gain and --force the command fails.
 
     Raises:

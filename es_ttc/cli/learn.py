@@ -13,16 +13,17 @@ from rich.markup import escape
 from es_ttc.cli import tables
 from es_ttc.cli.common import AsJson, EncoderOptions, EngineUrl, print_json, print_result, require_packages
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.judged import SEED, interval_text, load_judged, told_of_file, with_llm_flag
-from es_ttc.cli.model_options import FILE, FOLDER, command
+from es_ttc.cli.judged import interval_text, load_judged, report_written, with_llm_flag
+from es_ttc.cli.model_options import FILE_PATH, FOLDER_PATH, command
 from es_ttc.cli.search import encoder_of_index
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import EngineError, InvalidRequest
+from es_ttc.lab.evaluation.bootstrap import SEED
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.report import require_writable
+from es_ttc.lab.learning.evaluation import MIN_CLICKED, evaluation_of_trial
 from es_ttc.lab.learning.query_log import QueryLog, read_log
 from es_ttc.lab.learning.teachers import TEACHERS, require_scoring
-from es_ttc.lab.learning.verdict import MIN_CLICKED, verdict_of_trial
 from es_ttc.lab.ranking.index_pools import IndexSource
 from es_ttc.lab.training.artefact import require_free
 from es_ttc.reranking.rerankers.base import RerankerError
@@ -30,7 +31,7 @@ from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 from es_ttc.settings import GatewaySettings
 
 if TYPE_CHECKING:
-    from es_ttc.lab.learning.session import Learned
+    from es_ttc.lab.learning.session import LearnedAdapter
 
 _SHOWN = 10
 
@@ -46,15 +47,15 @@ class LearnOptions(EncoderOptions):
         "Query log: one query per line, CSV or TSV with a column `query`, JSON, or UBI's searches and events; "
         ".gz too. Default: the judged queries of the index alone.",
     ] = None
-    out: Annotated[Path, "--out FOLDER", FOLDER, "Folder for the adapter."]
+    out: Annotated[Path, "--out FOLDER", FOLDER_PATH, "Folder for the adapter."]
     teachers: Annotated[
         tuple[Literal["judgements", "clicks", "reranker", "blend"], ...],
         "--teacher",
         "Who says what a query should find; may be given several times. Default: all; a query takes the first that "
         "says something about it.",
     ] = ()
-    most: Annotated[
-        int, "--most N", Field(ge=20, le=100_000), "Number of queries of the log, the most frequent ones."
+    max_queries: Annotated[
+        int, "--max-queries N", Field(ge=20, le=100_000), "Number of queries of the log, the most frequent ones."
     ] = 2000
     reranker: Annotated[
         str | None,
@@ -62,8 +63,11 @@ class LearnOptions(EncoderOptions):
         f"Reranker that teaches queries without judgements and clicks: {MSMARCO_MINILM}, or one of the settings. It "
         "scores blend's first ten documents of each.",
     ] = None
-    pairs: Annotated[
-        int, "--pairs N", Field(ge=10), "Maximum number of documents that the reranker scores; frequent queries first."
+    rerank_budget: Annotated[
+        int,
+        "--rerank-budget N",
+        Field(ge=10),
+        "Maximum number of documents that the reranker scores; frequent queries first.",
     ] = 10_000
     with_llm: Annotated[bool, with_llm_flag]
     force: Annotated[bool, "Write the adapter even if its gain is not clear."] = False
@@ -95,7 +99,7 @@ def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
     out, reranker = options.out, options.reranker
     if "reranker" in options.teachers and reranker is None:
         raise click.UsageError("--teacher reranker needs --reranker NAME")
-    from es_ttc.lab.learning.session import Lesson, learn_from, write
+    from es_ttc.lab.learning.session import TrainingData, learn_from, write_adapter
 
     require_free(out)
     require_writable(file=out)
@@ -103,8 +107,8 @@ def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
     settings = settings.model_copy(update={"query_adapters": {}})  # compared with the encoder alone
     if reranker is not None:
         require_scoring(settings, reranker)
-    logged = None if options.log is None else _told_of_log(read_log(options.log), options.most)
-    queries = _queries(name, settings, logged, options.most, with_llm=options.with_llm)
+    logged = None if options.log is None else _note_left_out(read_log(options.log), options.max_queries)
+    queries = _queries(name, settings, logged, options.max_queries, with_llm=options.with_llm)
     base = encoder_of_index(settings, name)
     if base.identity.tokens is not None:
         raise InvalidRequest(
@@ -112,20 +116,20 @@ def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
             "maps both kinds: attach the index with one encoder"
         )
     clicks = {} if logged is None else logged.clicks
-    lesson = Lesson(queries, clicks, options.teachers or TEACHERS, reranker, options.pairs, SEED)
+    data = TrainingData(queries, clicks, options.teachers or TEACHERS, reranker, options.rerank_budget, SEED)
     keep = out.with_name(f"{out.name}.unfinished")
     try:
         with interruptible(), stages(name) as progress:
-            found = learn_from(lesson, IndexSource(name, settings, lambda _spec: base), base.identity, keep, progress)
+            found = learn_from(data, IndexSource(name, settings, lambda _spec: base), base.identity, keep, progress)
     except (KeyboardInterrupt, EngineError, RerankerError):
         click.echo(f"es-ttc: not finished; the same command goes on, from [{keep}]", err=True)
         raise
     except InvalidRequest:
         shutil.rmtree(keep, ignore_errors=True)
         raise
-    written = found.verdict.clear or options.force
+    written = found.evaluation.clear or options.force
     if written:
-        write(out, found, base_name=settings.encoder, base=base.identity, cache_dir=settings.cache_dir)
+        write_adapter(out, found, base_name=settings.encoder, base=base.identity, cache_dir=settings.cache_dir)
     shutil.rmtree(keep)
     if as_json:
         print_json({"index": name, "folder": str(out), **found.as_dict()})
@@ -136,15 +140,15 @@ def learn(name: str, /, *, options: LearnOptions, as_json: AsJson) -> None:
                 "serve it: put this into es-ttc.toml, and start `es-ttc serve` again; take it out to go back\n\n"
                 f'[query_adapters]\n"{name}" = "{out.resolve()}"'
             )
-    told_of_file(out, clear=found.verdict.clear, force=options.force, what="adapter", default="the encoder alone")
+    report_written(out, clear=found.evaluation.clear, force=options.force, what="adapter", default="the encoder alone")
 
 
-def _told_of_log(log: QueryLog, most: int) -> QueryLog:
+def _note_left_out(log: QueryLog, most: int) -> QueryLog:
     """Say which lines of a log are not learned from."""
     if log.skipped:
         click.echo(f"note: {log.skipped:,} lines of the log were no query", err=True)
     if (left := len(log.counts) - most) > 0:
-        click.echo(f"note: {left:,} less frequent queries of the log are left out (--most {most})", err=True)
+        click.echo(f"note: {left:,} less frequent queries of the log are left out (--max-queries {most})", err=True)
     return log
 
 
@@ -162,35 +166,36 @@ def _queries(name: str, settings: GatewaySettings, log: QueryLog | None, most: i
     return replace(judged, queries={text: text for text in qrels}, qrels=qrels)
 
 
-def _show(name: str, found: "Learned") -> None:
-    verdict = found.verdict
-    taught = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.adapters.taught.items())
-    console = tables.heading(f"{name}: {len(found.pools):,} queries ({taught})")
+def _show(name: str, found: "LearnedAdapter") -> None:
+    evaluation = found.evaluation
+    queries_by_teacher = ", ".join(f"{count:,} by {teacher}" for teacher, count in found.adapters.taught.items())
+    console = tables.heading(f"{name}: {len(found.pools):,} queries ({queries_by_teacher})")
     compared = [
-        ("blend, by judgements", verdict.blend),
-        ("vectors alone, by judgements", verdict.dense),
-        ("blend, by clicks", verdict.clicked),
-        ("vectors alone, agreement with blend", verdict.agreement),
+        ("blend, by judgements", evaluation.blend),
+        ("vectors alone, by judgements", evaluation.dense),
+        ("blend, by clicks", evaluation.clicked),
+        ("vectors alone, agreement with blend", evaluation.agreement),
     ]
     rows = [(what, interval_text(one), one.record) for what, one in compared if one is not None]
     columns = ("nDCG@10 of queries that were not learned from", "difference (95 % interval)", "won/tied/lost")
     console.print(tables.table(columns, rows))
-    console.print(f"{verdict.new_hits:.0%} of blend's first ten documents are new", highlight=False)
-    moved = [change for change in verdict.changes if change.before[:3] != change.after[:3]][:_SHOWN]
+    console.print(f"{evaluation.new_hits:.0%} of blend's first ten documents are new", highlight=False)
+    moved = [change for change in evaluation.changes if change.before[:3] != change.after[:3]][:_SHOWN]
     shown = [(escape(one.query), escape(", ".join(one.before[:3])), escape(", ".join(one.after[:3]))) for one in moved]
     if shown:
         console.print(tables.table(("query", "first three before", "after"), shown))
-    clicked = len(found.lesson.clicks) if "clicks" in found.lesson.teachers else 0
+    clicked = len(found.data.clicks) if "clicks" in found.data.teachers else 0
     if clicked and not {"clicks", "judgements"} & {*found.adapters.taught}:
         click.echo(
             f"note: {clicked:,} queries have clicks, and none teaches: a click must name the `_id` of a document of "
             f"[{name}], and a query needs two on the first hit or one further down",
             err=True,
         )
-    if verdict.blend is None and verdict.clicked is None:
+    if evaluation.blend is None and evaluation.clicked is None:
         click.echo(
-            f"note: {verdict.judged} queries are judged and few have clicks, so nothing proves that users see better "
-            f"hits: judge some (`es-ttc judge pool {name}`), or write it with --force for a trial (`es-ttc trial`)",
+            f"note: {evaluation.judged} queries are judged and few have clicks, so nothing proves that users see "
+            f"better hits: judge some (`es-ttc judge pool {name}`), or write it with --force for a trial (`es-ttc "
+            "trial`)",
             err=True,
         )
 
@@ -198,11 +203,11 @@ def _show(name: str, found: "Learned") -> None:
 @command("es-ttc trial shop trial.jsonl --clicks ubi.jsonl")
 def trial(
     name: str,
-    file: Annotated[Path, FILE],
+    file: Annotated[Path, FILE_PATH],
     /,
     *,
     clicks: Annotated[
-        Path, "--clicks FILE", FILE, "Log with the clicks, in a form that `es-ttc learn --queries` reads."
+        Path, "--clicks FILE", FILE_PATH, "Log with the clicks, in a form that `es-ttc learn --queries` reads."
     ],
     as_json: AsJson,
 ) -> None:
@@ -211,17 +216,17 @@ def trial(
     FILE is that of the gateway's setting `trial_log`: for each search of the trial it says which ranking has put each
     hit there. A query counts once, with the share of its clicks that are on the adapter's hits.
     """
-    found = verdict_of_trial(file, name, read_log(clicks, weight=lambda _position: 1.0).clicks)
-    told = [f"{name}: {found.searches:,} searches of {found.queries:,} queries, {found.clicked:,} of them clicked"]
+    found = evaluation_of_trial(file, name, read_log(clicks, weight=lambda _position: 1.0).clicks)
+    lines = [f"{name}: {found.searches:,} searches of {found.queries:,} queries, {found.clicked:,} of them clicked"]
     if found.shares is None:
-        told.append(f"no verdict: [{MIN_CLICKED}] clicked queries are needed")
+        lines.append(f"no verdict: [{MIN_CLICKED}] clicked queries are needed")
         winner = None
     else:
         one, low, high = found.shares, found.shares.interval.low, found.shares.interval.high
         winner = "adapter" if low > 0 else "encoder alone" if high < 0 else None
-        told += [
+        lines += [
             f"queries with most clicks on the adapter's hits: {one.wins}, on others: {one.losses}, even: {one.ties}",
             f"share of clicks, adapter less encoder alone: {one.delta:+.2f} ({low:+.2f} to {high:+.2f})",
             f"better: {winner}" if winner else "neither is clearly better yet",
         ]
-    print_result({"index": name, **asdict(found), "better": winner}, "\n".join(told), as_json=as_json)
+    print_result({"index": name, **asdict(found), "better": winner}, "\n".join(lines), as_json=as_json)

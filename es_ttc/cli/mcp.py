@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from es_ttc.cli.common import EngineUrl, given
+from es_ttc.cli.common import EngineUrl, provided
 from es_ttc.cli.model_options import command
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import GatewaySettings
@@ -39,7 +39,7 @@ def mcp(
     from es_ttc.serving.logs import configure_logs
     from es_ttc.serving.server import running_gateway
 
-    settings = GatewaySettings(**given(engine=engine, port=0))
+    settings = GatewaySettings(**provided(engine=engine, port=0))
     configure_logs()
     with ExitStack() as stack:
         url = gateway or stack.enter_context(running_gateway(settings))

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 _MAX_EXAMPLE = 73  # characters of a line of an example, beside its indentation and a backslash
 MAX_SENTENCE = 300
-ARGUMENTS = "es_ttc.arguments"  # key of a command's arguments in the context's `meta`
+ARGUMENTS_KEY = "es_ttc.arguments"  # key of a command's arguments in the context's `meta`
 
 
 def model_options(
@@ -63,8 +63,8 @@ def _option(
     default = defaults.get(path, None if info.is_required() or info.default_factory else info.get_default())
     text, kind, limits = info.description, without_none(info.annotation), bounds(info.metadata)
     if unset:
-        told = default is not None and not isinstance(default, bool)
-        text, default = f"{text} Default: {default}." if told else text, None
+        states_default = default is not None and not isinstance(default, bool)
+        text, default = f"{text} Default: {default}." if states_default else text, None
     shared: dict[str, Any] = {"cls": _TitledOption, "title": title, "help": text, "default": default}
     if kind is bool:
         return click.option(flag, path, is_flag=True, **shared)
@@ -83,7 +83,7 @@ class ModelCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments."""
-        ctx.meta[ARGUMENTS] = list(args)
+        ctx.meta[ARGUMENTS_KEY] = list(args)
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -157,8 +157,8 @@ def bounds(metadata: list[Any]) -> dict[str, Any]:
     return limits
 
 
-FILE = click.Path(dir_okay=False, path_type=Path)
-FOLDER = click.Path(file_okay=False, path_type=Path)
+FILE_PATH = click.Path(dir_okay=False, path_type=Path)
+FOLDER_PATH = click.Path(file_okay=False, path_type=Path)
 
 
 def command(
@@ -202,20 +202,22 @@ def _fields(kind: Any) -> Mapping[str, inspect.Parameter]:
 
 def _declarations(parameter: inspect.Parameter) -> Iterator[Callable[..., Any]]:
     kind: Any = parameter.annotation
-    told: list[Any] = []
+    declared: list[Any] = []
     for field in _fields(kind).values():
         yield from _declarations(field)
     if get_origin(kind) is Annotated:
-        kind, *told = get_args(kind)
+        kind, *declared = get_args(kind)
     elif parameter.kind is not parameter.POSITIONAL_ONLY:
         return
-    types = [one for one in told if isinstance(one, click.ParamType)]
-    if told and not types and callable(told[0]):
-        yield told[0]
+    types = [one for one in declared if isinstance(one, click.ParamType)]
+    if declared and not types and callable(declared[0]):
+        yield declared[0]
         return
-    texts = [one for one in told if isinstance(one, str)]
+    texts = [one for one in declared if isinstance(one, str)]
     if parameter.kind is parameter.POSITIONAL_ONLY:
-        yield click.argument(parameter.name, metavar=next(iter(texts), None), **_value(parameter, kind, told, types))
+        yield click.argument(
+            parameter.name, metavar=next(iter(texts), None), **_value(parameter, kind, declared, types)
+        )
         return
     flag, _, metavar = next((text for text in texts if text.startswith("-")), "").partition(" ")
     names = flag.split("/") if flag else [f"--{parameter.name.strip('_').replace('_', '-')}"]
@@ -224,17 +226,17 @@ def _declarations(parameter: inspect.Parameter) -> Iterator[Callable[..., Any]]:
     if kind is bool:
         yield click.option(*names, parameter.name, is_flag=True, **shared)
         return
-    value = _value(parameter, kind, told, types)
+    value = _value(parameter, kind, declared, types)
     yield click.option(*names, parameter.name, show_default=value.get("default") is not None, **shared, **value)
 
 
-def _value(parameter: inspect.Parameter, kind: Any, told: list[Any], types: list[Any]) -> dict[str, Any]:
+def _value(parameter: inspect.Parameter, kind: Any, declared: list[Any], types: list[Any]) -> dict[str, Any]:
     """Return what click is told of a parameter's values: their type, bounds, number and default."""
     kind = without_none(kind)
     several = parameter.default == () or (parameter.kind is parameter.POSITIONAL_ONLY and get_origin(kind) is tuple)
     if several:
         kind = get_args(kind)[0]
-    limits = bounds([limit for one in told if isinstance(one, FieldInfo) for limit in one.metadata])
+    limits = bounds([limit for one in declared if isinstance(one, FieldInfo) for limit in one.metadata])
     if not types and get_origin(kind) is Literal:
         types = [click.Choice(get_args(kind))]
     elif not types and limits:

@@ -129,7 +129,7 @@ def codec_help(what: str = "") -> str:
     return f"Codec of token vectors{what}: int2, int4 and int8 take 2, 4 and 8 bits per component, float16 takes 16."
 
 
-CODECS = click.Choice(STORED_CODECS)
+CODEC_CHOICE = click.Choice(STORED_CODECS)
 StripHtml = Annotated[
     Literal["auto", "yes", "no"],
     "Leave HTML out of what is encoded; auto: if most of the first documents have some. Positions of passages still "
@@ -179,7 +179,7 @@ def feature_options(
         "but plain engine features). rank_vectors: Elasticsearch's own (Enterprise licence). none: pooled vectors "
         "only.",
     ] = "packed",
-    codec: Annotated[str, CODECS, codec_help(" in a blob")] = DEFAULT_CODEC,
+    codec: Annotated[str, CODEC_CHOICE, codec_help(" in a blob")] = DEFAULT_CODEC,
     scales: Annotated[
         tuple[float, ...] | None,
         "--scales L,...",

@@ -11,7 +11,7 @@ from rich.table import Table
 from es_ttc.common.validation import nearest
 from es_ttc.errors import EsTtcError
 
-SIZES = range(1, 51)
+PAGE_SIZES = range(1, 51)
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ ShowResult = Callable[[str, Choices], RenderableType]  # returns the result of a
 
 
 @dataclass(slots=True, kw_only=True)
-class Prompt:
+class DemoPrompt:
     """Reads lines until the end: `:quit`, Ctrl-D, or Ctrl-C twice; once, it drops the line.
 
     `others` are methods that exist and cannot be chosen.
@@ -112,10 +112,10 @@ class Prompt:
         return current
 
     def _resize(self, argument: str) -> None:
-        if argument.isdecimal() and int(argument) in SIZES:
+        if argument.isdecimal() and int(argument) in PAGE_SIZES:
             self.choices.size = int(argument)
         else:
-            self._say(f"choose {SIZES.start} to {SIZES.stop - 1} (now {self.choices.size})")
+            self._say(f"choose {PAGE_SIZES.start} to {PAGE_SIZES.stop - 1} (now {self.choices.size})")
 
     def _help(self) -> Table:
         table = Table.grid(padding=(0, 2))

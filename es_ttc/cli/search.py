@@ -8,7 +8,17 @@ import click
 from pydantic import Field
 
 from es_ttc.cli import searching, tables
-from es_ttc.cli.common import AdapterName, AsJson, EngineUrl, adapted, given, print_json, stderr, stdout, with_engine
+from es_ttc.cli.common import (
+    AdapterName,
+    AsJson,
+    EngineUrl,
+    print_json,
+    provided,
+    stderr,
+    stdout,
+    with_adapter_of,
+    with_engine,
+)
 from es_ttc.cli.model_options import command
 from es_ttc.cli.options import Filter, GatewayUrl, NamesType, first_pass_option, params_option
 from es_ttc.cli.searching import CliQuery, SearchTarget, match_body
@@ -36,7 +46,7 @@ class GatewayOptions:
     @property
     def settings(self) -> GatewaySettings:
         """The settings of a gateway that ends with the command."""
-        return adapted(GatewaySettings(**given(engine=self.engine, port=0)), self.adapter)
+        return with_adapter_of(GatewaySettings(**provided(engine=self.engine, port=0)), self.adapter)
 
     def run(self, load: Callable[[Settings], Encoder], call: Callable[[Engine], Awaitable[T]]) -> T:
         """Return what a call returns with a client of the named gateway, or of one that ends with the call."""
@@ -101,18 +111,22 @@ def search(
         target = await SearchTarget.of(client, name, fields)
         await searching.require_compared_fields(target, asked)
         counted = await searching.facets_of(target, asked, facets) if facets else {}
-        rankings = await searching.compare(target, asked) if beside else [await searching.search(target, asked)]
+        rankings = (
+            await searching.compare_methods(target, asked)
+            if beside
+            else [await searching.search_by_method(target, asked)]
+        )
         return rankings, counted
 
     with stderr.status("searching"):
         rankings, counted = through.run(lambda settings: encoder_of_index(settings, name), ask)
     if as_json:
-        print_json(as_dict(name, asked, rankings) | ({"facets": counted} if facets else {}))
+        print_json(rankings_as_dict(name, asked, rankings) | ({"facets": counted} if facets else {}))
         return
     stdout.print(answer(rankings, size))
     for field, values in counted.items():
-        told = ", ".join(f"{value} {count:,.6g}" for value, count in values.items())
-        click.echo(f"{field}: {told or 'no document that the search finds has a value'}")
+        counts = ", ".join(f"{value} {count:,.6g}" for value, count in values.items())
+        click.echo(f"{field}: {counts or 'no document that the search finds has a value'}")
 
 
 def encoder_of_index(settings: Settings, name: str) -> Encoder:
@@ -123,7 +137,7 @@ def encoder_of_index(settings: Settings, name: str) -> Encoder:
     return encoder
 
 
-def as_dict(name: str, asked: CliQuery, rankings: Sequence[ShownRanking]) -> dict[str, Any]:
+def rankings_as_dict(name: str, asked: CliQuery, rankings: Sequence[ShownRanking]) -> dict[str, Any]:
     """Return rankings JSON-ready; beside others, every hit has its rank in the first of them too."""
     before = rankings[0].ranks() if len(rankings) > 1 else None
     return {
@@ -181,16 +195,16 @@ def explain(
         return found
 
     with stderr.status("searching"):
-        told = through.run(lambda settings: encoder_of_index(settings, name), ask)
+        explanation = through.run(lambda settings: encoder_of_index(settings, name), ask)
     if as_json:
-        print_json(told)
+        print_json(explanation)
         return
     console = tables.console()
-    for sentence in told["reasons"]:
+    for sentence in explanation["reasons"]:
         console.print(f"- {sentence}", markup=False, highlight=False, soft_wrap=True)
     rows = [
         (signal, *("" if one[key] is None else f"{one[key]:.4g}" for key in ("score", "rank")))
-        for signal, one in told["signals"].items()
+        for signal, one in explanation["signals"].items()
     ]
     if rows:
-        console.print(tables.table(("signal", "score", f"rank of {told['found']}"), rows))
+        console.print(tables.table(("signal", "score", f"rank of {explanation['found']}"), rows))

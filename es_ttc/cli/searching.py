@@ -87,20 +87,20 @@ async def require_compared_fields(target: SearchTarget, query: CliQuery) -> None
             raise InvalidRequest(f"index [{target.index}] has no field [{field}]{fix}")
 
 
-async def search(target: SearchTarget, query: CliQuery) -> ShownRanking:
+async def search_by_method(target: SearchTarget, query: CliQuery) -> ShownRanking:
     """Rank by one method."""
     answer = await target.client.search(target.index, _body(target, query))
     return ShownRanking(query.method, hits_of(answer, target.fields), expansion_of(answer))
 
 
-async def compare(target: SearchTarget, query: CliQuery) -> list[ShownRanking]:
+async def compare_methods(target: SearchTarget, query: CliQuery) -> list[ShownRanking]:
     """Return the engine's bm25 ranking, hybrid's, and the method's, each of at least a window's depth.
 
     A method that is one of the two stands there once.
     """
     others = [CliQuery(query.text, name, query.window, among=query.among) for name in COMPARED if name != query.method]
     queries = [*others, replace(query, size=query.window)]
-    return list(await asyncio.gather(*(search(target, one) for one in queries)))
+    return list(await asyncio.gather(*(search_by_method(target, one) for one in queries)))
 
 
 async def facets_of(target: SearchTarget, query: CliQuery, names: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -15,8 +15,8 @@ import click
 import orjson
 from pydantic import Field
 
-from es_ttc.cli.common import AsJson, EngineUrl, engine_flag, given, print_json, sample_documents, unread_languages
-from es_ttc.cli.model_options import FILE, command, flags, model_options
+from es_ttc.cli.common import AsJson, EngineUrl, engine_flag, print_json, provided, sample_documents, unread_languages
+from es_ttc.cli.model_options import FILE_PATH, command, flags, model_options
 from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.encoders.registry import require_known
 from es_ttc.engine.connect import connected
@@ -69,7 +69,7 @@ def serve(
     ] = (),
     tuned: Annotated[
         tuple[Path, ...],
-        FILE,
+        FILE_PATH,
         "File of one method's parameters, written by `es-ttc tune`, for requests that give none; or of an index's "
         "relevance, written by `es-ttc calibrate relevance`. May be given several times.",
     ] = (),
@@ -82,7 +82,7 @@ def serve(
     requests are forwarded unchanged.
     """
     first, *others = encoders or (None,)
-    given_settings = given(encoder=first, encoders=tuple(others) or None, tuned=tuned or None, **options)
+    given_settings = provided(encoder=first, encoders=tuple(others) or None, tuned=tuned or None, **options)
     settings = GatewaySettings(**given_settings)
     tls = server_certificate(settings) is not None
     for name in (settings.encoder, *settings.encoders):
@@ -177,7 +177,7 @@ def _introduce(
     unread: Mapping[str, tuple[str, ...]],
 ) -> None:
     processes = f", {settings.workers} processes" if settings.workers > 1 else ""
-    told = {
+    lines = {
         "gateway": f"{url}{processes}; Ctrl-C stops it",
         "engine": engine,
         "encoder": _encoders(settings, indices),
@@ -185,31 +185,30 @@ def _introduce(
         "indices": ", ".join(indices) or "none with features; es-ttc ingest NAME FILE or es-ttc attach NAME adds them",
     }
     if settings.query_adapters:
-        told["queries"] = ", ".join(f"of {name} by {folder}" for name, folder in settings.query_adapters.items())
+        lines["queries"] = ", ".join(f"of {name} by {folder}" for name, folder in settings.query_adapters.items())
     if settings.ui:
-        told["page"] = page_address(url)
+        lines["page"] = page_address(url)
     off = [] if settings.ui else ["playground (--ui)"]
     if settings.llm_url is None and settings.llm_offline is None:
         off.append("sira, hyde, query2doc (ES_TTC_LLM_URL)")
     problems = [f"[{name}] is {' and '.join(languages)}" for name, languages in unread.items() if languages]
     if problems:
-        told["note"] = f"{', '.join(problems)}, which its encoder does not read (`es-ttc doctor`)"
+        lines["note"] = f"{', '.join(problems)}, which its encoder does not read (`es-ttc doctor`)"
     if off:
-        told["off"] = ", ".join(off)
+        lines["off"] = ", ".join(off)
     if indices:
         name, spec = next(iter(indices.items()))
         body = {"query": {"match": {spec.text_fields[0]: "what you look for"}}, "rescore": {"ttc": {}}}
         data = shlex.quote(orjson.dumps(body).decode())
-        told["try"] = f"curl -s '{url}/{name}/_search?pretty' -H 'content-type: application/json' -d {data}"
-    lines = [f"{what:8} {detail}" for what, detail in told.items()]
-    click.echo("\n".join(lines))
+        lines["try"] = f"curl -s '{url}/{name}/_search?pretty' -H 'content-type: application/json' -d {data}"
+    click.echo("\n".join(f"{what:8} {detail}" for what, detail in lines.items()))
 
 
 def _encoders(settings: GatewaySettings, indices: Mapping[str, IndexSpec]) -> str:
     """Return the names of the encoders, with the languages of those that indices were encoded by."""
     read = {spec.encoder.model: spec.encoder.languages for spec in indices.values()}
-    told = [f"{model} reads {' and '.join(languages)}" for model, languages in read.items() if languages]
-    return "; ".join([", ".join((settings.encoder, *settings.encoders)), *told])
+    reads = [f"{model} reads {' and '.join(languages)}" for model, languages in read.items() if languages]
+    return "; ".join([", ".join((settings.encoder, *settings.encoders)), *reads])
 
 
 @command("es-ttc ui", "es-ttc ui articles", "es-ttc ui articles --engine https://search.example.org:9200")
@@ -226,7 +225,7 @@ def ui(
     A gateway of its own, on this machine only, serves the page until Ctrl-C. The page asks for the engine's
     credentials if the engine wants some.
     """
-    settings = GatewaySettings(**given(engine=engine), host="127.0.0.1", port=port, workers=1, ui=True)
+    settings = GatewaySettings(**provided(engine=engine), host="127.0.0.1", port=port, workers=1, ui=True)
     for name in (settings.encoder, *settings.encoders):
         require_known(name)
     with bind(settings) as listening:

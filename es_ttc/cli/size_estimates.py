@@ -26,15 +26,15 @@ def size_sentence(
         source_bytes: Bytes of the index that gets the features; None if it is not known.
     """
     tokens = f" with its {size.tokens:,.0f} token vectors" if size.tokens else ""
-    told = [f"features take about {size.merged / _KIB:,.1f} KiB a document{tokens}"]
+    parts = [f"features take about {size.merged / _KIB:,.1f} KiB a document{tokens}"]
     if documents is not None:
         every = documents * size.merged
         beside = f" (x {every / source_bytes:,.1f} of the index's {mebibytes(source_bytes)})" if source_bytes else ""
         took = f" and {_duration(documents * size.seconds)} of encoding here"
-        told.append(f"{mebibytes(round(every))}{beside}{took} for all {documents:,}")
+        parts.append(f"{mebibytes(round(every))}{beside}{took} for all {documents:,}")
     options = "".join(f", with {option} {per_million(merged)}" for option, merged in _others(size, spec))
-    told.append(f"a million such documents take {per_million(size.merged)}{options}")
-    return "; ".join([*told, f"before segments are merged {size.at_once / size.merged:.1f} times that"])
+    parts.append(f"a million such documents take {per_million(size.merged)}{options}")
+    return "; ".join([*parts, f"before segments are merged {size.at_once / size.merged:.1f} times that"])
 
 
 def _duration(seconds: float) -> str:

@@ -10,14 +10,14 @@ from rich.markup import escape
 
 from es_ttc.cli import tables
 from es_ttc.cli.common import (
-    adapted,
     adapter_flag,
     encoder_flag,
-    given,
     json_flag,
     print_result,
     progress_bar,
+    provided,
     require_packages,
+    with_adapter_of,
 )
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.model_options import CommandGroup, ModelCommand, all_of, examples, flags, model_options, nested, parted
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from es_ttc.lab.training.session import TrainingResult
 
 _LOOP = flags("epochs", "batch", "learning_rate", "patience", "device", "precision")
-_QUERIES = "Number of queries, sampled at random. Default: all."
+_SAMPLE = "Number of queries, sampled at random. Default: all."
 
 
 @click.group(
@@ -78,24 +78,24 @@ def _train(
     out: Path,
     encoder: str | None,
     adapter: str | None,
-    queries: int | None,
+    sample: int | None,
     resume: bool,
     as_json: bool,
     start: Path | None = None,
 ) -> None:
     require_packages("training", ("torch",), "train")
-    from es_ttc.lab.training.session import TrainingRequest, run
+    from es_ttc.lab.training.session import TrainingRequest, run_training
 
     if ("l1" in chosen) != ("l2" in chosen):
         raise click.UsageError("--l1 and --l2 go together: give both or neither")
-    settings = adapted(Settings(**given(encoder=encoder)), adapter)
+    settings = with_adapter_of(Settings(**provided(encoder=encoder)), adapter)
     request = TrainingRequest(
-        kind, data, out, model(**chosen), loop, start, queries, resume=resume, choose_penalty="l1" not in chosen
+        kind, data, out, model(**chosen), loop, start, sample, resume=resume, choose_penalty="l1" not in chosen
     )
     with interruptible():
         loaded = cached_encoder(settings)
         with stages(data[0].name) as progress, progress_bar() as bar:
-            found = run(
+            found = run_training(
                 request,
                 settings.encoder,
                 loaded,
@@ -103,8 +103,8 @@ def _train(
                 progress=progress,
                 report=_reporter(bar, loop.epochs),
             )
-    told = _as_dict(out, found.identity.key, found.course) | {"metrics": found.metrics, "params": found.params}
-    print_result(told, lambda: _show(out, found), as_json=as_json)
+    summary = _as_dict(out, found.identity.key, found.course) | {"metrics": found.metrics, "params": found.params}
+    print_result(summary, lambda: _show(out, found), as_json=as_json)
 
 
 def _as_dict(out: Path, encoder: str, course: "TrainingProgress") -> dict[str, Any]:
@@ -113,18 +113,20 @@ def _as_dict(out: Path, encoder: str, course: "TrainingProgress") -> dict[str, A
 
 def _train_late(
     _: str, data: Sequence[Path], model: Any, chosen: Mapping[str, Any], loop: LoopOptions, *,
-    out: Path, backbone: str, queries: int | None, resume: bool, as_json: bool,
+    out: Path, backbone: str, sample: int | None, resume: bool, as_json: bool,
 ) -> None:  # fmt: skip
     require_packages("training", ("torch", "sentence_transformers"), "train")
-    from es_ttc.lab.training.late.session import LateRequest, run
+    from es_ttc.lab.training.late.session import LateRequest, run_late_training
 
     [folder] = data
-    options = model(**chosen, queries=queries)
+    options = model(**chosen, queries=sample)
     request = LateRequest(folder, backbone, out, options, loop, resume=resume)
     with interruptible(), stages(folder.name) as progress, progress_bar() as bar:
-        found = run(request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs))
-    told = _as_dict(out, found.encoder, found.course)
-    print_result(told, lambda: _show_late(folder, out, found, options.metric), as_json=as_json)
+        found = run_late_training(
+            request, cache_dir=Settings().cache_dir, progress=progress, report=_reporter(bar, loop.epochs)
+        )
+    summary = _as_dict(out, found.encoder, found.course)
+    print_result(summary, lambda: _show_late(folder, out, found, options.metric), as_json=as_json)
 
 
 def _add(
@@ -150,7 +152,7 @@ def _add(
             *more,
             model_options("Model", model, fields, defaults=defaults),
             model_options("Course", LoopOptions, _LOOP, defaults={**asdict(loop), "device": "auto"}),
-            click.option("--queries", type=click.IntRange(2), metavar="N", help=_QUERIES),
+            click.option("--sample", type=click.IntRange(2), metavar="N", help=_SAMPLE),
             click.option("--resume", is_flag=True, help="Resume the stopped training in FOLDER."),
             json_flag,
         ]
@@ -158,7 +160,7 @@ def _add(
     def command(data: Any, **values: Any) -> None:
         chosen, values = parted(values, fields)
         steps, values = parted(values, _LOOP)
-        run(name, data if several else (data,), model, nested(given(**chosen)), replace(loop, **steps), **values)
+        run(name, data if several else (data,), model, nested(provided(**chosen)), replace(loop, **steps), **values)
 
     lines = examples(f"es-ttc train {name} data/mine --out encoders/mine{example}")
     train.command(name, cls=ModelCommand, help=text, epilog=lines)(command)

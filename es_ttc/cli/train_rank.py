@@ -11,18 +11,19 @@ from rich.markup import escape
 from es_ttc.cli import tables
 from es_ttc.cli.common import AsJson, print_json
 from es_ttc.cli.evaluating import stages
-from es_ttc.cli.judged import SEED, JudgedQueries, folds_of, interval_text, told_of_file
-from es_ttc.cli.model_options import FILE, command
+from es_ttc.cli.judged import JudgedQueries, folds_of, interval_text, report_written
+from es_ttc.cli.model_options import FILE_PATH, command
 from es_ttc.cli.tune import require_other_queries
 from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.lab.evaluation import provenance
+from es_ttc.lab.evaluation.bootstrap import SEED
 from es_ttc.lab.evaluation.metrics import check_metric
-from es_ttc.lab.evaluation.report import require_writable, score
-from es_ttc.lab.ranking.lambdamart import RankOptions, RankTraining, require_lightgbm, train
+from es_ttc.lab.evaluation.report import require_writable, shown_score
+from es_ttc.lab.ranking.lambdamart import RankOptions, RankTraining, require_lightgbm, train_trees
 from es_ttc.lab.ranking.pools import signal_names
 from es_ttc.rescorers.learned.fields import parse_fields
-from es_ttc.rescorers.learned.model import RankingModel, check_name
+from es_ttc.rescorers.learned.model import RankingModel, check_model_name
 
 TREES = RankOptions()
 
@@ -31,7 +32,7 @@ TREES = RankOptions()
 class RankingOptions(JudgedQueries):
     """Options of `es-ttc train rank`."""
 
-    out: Annotated[Path, FILE, "File for the model, NAME.json; requests name it by NAME."]
+    out: Annotated[Path, FILE_PATH, "File for the model, NAME.json; requests name it by NAME."]
     metric: Annotated[
         str, "Metric by which the model is compared with blend: ndcg@k, recall@k, success@k, comp@k, map or mrr."
     ] = "ndcg@10"
@@ -78,7 +79,7 @@ def rank(data: Annotated[tuple[Path, ...], "DATA..."], /, *, options: RankingOpt
     """
     out, metric = options.out, options.metric
     check_metric(metric)
-    check_name(out)
+    check_model_name(out)
     names, fields = signal_names(options.signals), parse_fields(options.fields)
     require_lightgbm()
     collections = []
@@ -89,7 +90,7 @@ def rank(data: Annotated[tuple[Path, ...], "DATA..."], /, *, options: RankingOpt
     with interruptible():
         pools = options.pools(collections, names, [field.name for field in fields])
         with stages(pools.data) as progress:
-            found = train(
+            found = train_trees(
                 pools, metric, folds=folds, names=names, fields=fields, options=TREES, seed=SEED, progress=progress
             )
     pools = pools.of(names)
@@ -111,7 +112,7 @@ def rank(data: Annotated[tuple[Path, ...], "DATA..."], /, *, options: RankingOpt
         "seed": SEED,
         **pools.settings,
         "versions": provenance.versions(),
-        "date": provenance.now(),
+        "date": provenance.timestamp(),
     }
     if found.clear or options.force:
         model = RankingModel(out.stem, pools.signals, TREES.blend, found.trees, summary, fields)
@@ -122,15 +123,15 @@ def rank(data: Annotated[tuple[Path, ...], "DATA..."], /, *, options: RankingOpt
     else:
         heading = f"learned on {pools.data} ({pools.split}): {len(pools):,} queries, {folds} folds"
         _show(found, heading, "signal or field" if fields else "signal")
-    told_of_file(out, clear=found.clear, force=options.force, what="model", default="blend")
+    report_written(out, clear=found.clear, force=options.force, what="model", default="blend")
 
 
 def _show(found: RankTraining, heading: str, learned_from: str) -> None:
     out = tables.heading(heading)
     against = found.against_default
     rows = [
-        ("blend", score(found.default.mean()), "", ""),
-        ("learned", score(found.reached.mean()), interval_text(against), against.record),
+        ("blend", shown_score(found.default.mean()), "", ""),
+        ("learned", shown_score(found.reached.mean()), interval_text(against), against.record),
     ]
     out.print(tables.table(("ranking", found.metric, "difference (95 % interval)", "won/tied/lost"), rows))
     shares = sorted(found.gains.items(), key=lambda item: -item[1])

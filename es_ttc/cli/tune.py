@@ -15,26 +15,26 @@ from es_ttc.cli import tables
 from es_ttc.cli.common import AsJson, print_result
 from es_ttc.cli.evaluating import cached_encoder, stages
 from es_ttc.cli.judged import (
-    SEED,
     JudgedQueries,
     folds_of,
     interval_text,
     judgements_option,
+    report_written,
     require_one_source,
-    told_of_file,
     with_llm_flag,
 )
-from es_ttc.cli.model_options import FILE, command
+from es_ttc.cli.model_options import FILE_PATH, command
 from es_ttc.cli.options import JsonObjectType, first_pass_option, params_option
 from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import InvalidRequest
+from es_ttc.lab.evaluation.bootstrap import SEED
 from es_ttc.lab.evaluation.datasets import Collection, splits
 from es_ttc.lab.evaluation.metrics import check_metric
-from es_ttc.lab.evaluation.plan import EvaluationPlan, opened
-from es_ttc.lab.evaluation.report import p_value, score, signed
-from es_ttc.lab.evaluation.tuning import Tuning, candidates, given_params, summary_of
-from es_ttc.lab.evaluation.tuning import tune as chosen
+from es_ttc.lab.evaluation.plan import EvaluationPlan, open_searcher
+from es_ttc.lab.evaluation.report import shown_p_value, shown_score, signed
+from es_ttc.lab.evaluation.tuning import Tuning, given_params, grid_candidates, summary_of
+from es_ttc.lab.evaluation.tuning import tune_method as chosen
 from es_ttc.lab.ranking.pools import signal_names
 from es_ttc.lab.ranking.weights import WeightTuning, summary_of_weights, tune_weights
 from es_ttc.rescorers import registry
@@ -86,7 +86,7 @@ class TuneOptions(JudgedQueries):
     ] = None
     with_llm: Annotated[bool, with_llm_flag] = False
     out: Annotated[
-        Path | None, FILE, "File for the parameters, for `es-ttc evaluate --tuned` and `es-ttc serve --tuned`."
+        Path | None, FILE_PATH, "File for the parameters, for `es-ttc evaluate --tuned` and `es-ttc serve --tuned`."
     ] = None
 
     @property
@@ -137,7 +137,7 @@ def _tune_params(options: TuneOptions, data: Path | None, *, as_json: bool) -> N
         raise click.UsageError("--index, --engine and --judgements are for --method blend without --grid")
     if options.signals is not None or options.force:
         raise click.UsageError("--signals and --force are for --method blend without --grid")
-    methods = candidates(options.method, options.params, options.grid)
+    methods = grid_candidates(options.method, options.params, options.grid)
     require_other_queries(data, options.split, options.folds)
     collection = options.load(data)
     plan = EvaluationPlan(
@@ -155,7 +155,7 @@ def _tune_params(options: TuneOptions, data: Path | None, *, as_json: bool) -> N
         identity,
         options.folds,
         SEED,
-        sampled=options.queries is not None,
+        sampled=options.sample is not None,
     )
     if options.out is not None:
         replace_file(options.out, file_content(summary))
@@ -185,13 +185,15 @@ def _tune_weights(options: TuneOptions, data: Path | None, *, as_json: bool) -> 
                 seed=SEED,
                 progress=progress,
             )
-    summary = summary_of_weights(found, pools, folds, SEED, sampled=options.queries is not None)
+    summary = summary_of_weights(found, pools, folds, SEED, sampled=options.sample is not None)
     summary["worth"] = [asdict(one) for one in found.worth]
     if options.out is not None and (found.clear or options.force):
         replace_file(options.out, file_content(summary))
     print_result(summary, lambda: show(found.tuning, summary, _worth_table(found)), as_json=as_json)
     if options.out is not None:
-        told_of_file(options.out, clear=found.clear, force=options.force, what="weights", default="the default weights")
+        report_written(
+            options.out, clear=found.clear, force=options.force, what="weights", default="the default weights"
+        )
 
 
 def _worth_table(found: WeightTuning) -> Table:
@@ -217,20 +219,20 @@ def require_other_queries(data: Path, split: str, folds: int | None) -> None:
 def _tuned(plan: EvaluationPlan, collection: Collection, options: TuneOptions) -> tuple[Tuning, str | None]:
     """Return the outcome, and the encoder's identity where one was needed."""
     encoder = cached_encoder(options.settings(Settings)) if plan.needs_encoder else None
-    with stages(collection.name) as progress, opened(plan, collection, encoder, progress) as (searcher, _, _):
+    with stages(collection.name) as progress, open_searcher(plan, collection, encoder, progress) as (searcher, _, _):
         found = chosen(
             collection, plan.methods, searcher, options.maximised, folds=options.folds, seed=SEED, progress=progress
         )
     return found, encoder.identity.key if encoder else None
 
 
-def show(found: Tuning, summary: Mapping[str, Any], *further: Table) -> None:
+def show(found: Tuning, summary: Mapping[str, Any], *more_tables: Table) -> None:
     """Display what was chosen, its candidates, and further tables before the verdict."""
     console = tables.heading(
         f"{summary['method']} on {summary['data']} ({summary['split']}): {summary['queries']:,} queries, "
         f"{len(found.candidates):,} candidates"
     )
-    for table in (candidates_table(found), *further):
+    for table in (candidates_table(found), *more_tables):
         console.print(table)
     click.echo(verdict(summary))
 
@@ -243,7 +245,7 @@ def candidates_table(found: Tuning) -> Table:
     rows = []
     for place in shown:
         text = orjson.dumps(given_params(found.candidates[place])).decode()
-        row = (escape(f"{text} (defaults)" if place == 0 else text), score(means[place]))
+        row = (escape(f"{text} (defaults)" if place == 0 else text), shown_score(means[place]))
         rows.append([f"[bold]{cell}[/]" for cell in row] if place == found.chosen else row)
     return tables.table(("parameters", found.metric), rows)
 
@@ -254,8 +256,8 @@ def verdict(summary: Mapping[str, Any]) -> str:
     low, high = against["interval"]
     params = orjson.dumps(summary["params"]).decode() if summary["params"] else "the defaults"
     figures = (
-        f"{score(against['value'])} against {score(summary['default']['value'])} with the defaults "
-        f"({signed(against['delta'])}, 95 % interval {signed(low)} to {signed(high)}, p {p_value(against['p'])})"
+        f"{shown_score(against['value'])} against {shown_score(summary['default']['value'])} with the defaults "
+        f"({signed(against['delta'])}, 95 % interval {signed(low)} to {signed(high)}, p {shown_p_value(against['p'])})"
     )
     how = (
         "each query under what the other folds chose"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import click
 from pydantic import Field
 
-from es_ttc.cli.common import EncoderName, EngineUrl, given
+from es_ttc.cli.common import EncoderName, EngineUrl, provided
 from es_ttc.cli.model_options import command
 from es_ttc.settings import Settings
 
@@ -50,7 +50,7 @@ def worker(
     from es_ttc.enrichment.jobs.redis_server import EmbeddedRedis, addresses, await_redis
     from es_ttc.serving.logs import configure_logs
 
-    settings = Settings(**given(engine=engine, encoder=encoder))
+    settings = Settings(**provided(engine=engine, encoder=encoder))
     model = None if only == "encode" else _model(settings, required=only == "enrich")
     processes = processes or (2 if settings.llm_offline is None else 1)
     debug = bool(click.get_current_context().obj)

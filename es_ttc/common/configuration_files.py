@@ -9,10 +9,10 @@ from typing import Any
 from es_ttc.common.text_files import require_depth
 from es_ttc.errors import ConfigurationError
 
-MAX_BYTES = 16 * 2**20
+MAX_FILE_BYTES = 16 * 2**20
 
 
-def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
+def read_bytes(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
     """Return the content of a file, which may be absent."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -34,7 +34,7 @@ def read_text(path: Path) -> str:
         raise ConfigurationError(f"[{path}] is not UTF-8: {error}; convert it") from error
 
 
-def read_json(path: Path) -> Any:
+def read_json_file(path: Path) -> Any:
     """Return the content of a JSON file."""
     try:
         found = json.loads(read_text(path))

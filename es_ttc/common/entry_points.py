@@ -39,7 +39,7 @@ def _entry_points(group: str, _path: tuple[str, ...]) -> EntryPoints:
 
 
 @dataclass(frozen=True, slots=True)
-class Group(Generic[T]):
+class EntryPointGroup(Generic[T]):
     """One entry-point group."""
 
     name: str
@@ -92,7 +92,7 @@ class Group(Generic[T]):
         return ""
 
 
-class Method(Protocol):
+class NamedMethod(Protocol):
     """A method of a request: a name, and a model of its parameters."""
 
     @property
@@ -104,7 +104,7 @@ class Method(Protocol):
         """The model that validates a request's ``params``."""
 
 
-A = TypeVar("A", bound=Method)
+A = TypeVar("A", bound=NamedMethod)
 
 
 class MethodGroup(Generic[A, M]):
@@ -115,7 +115,7 @@ class MethodGroup(Generic[A, M]):
     ) -> None:
         requirement = "must be a subclass of Params in which every field has a default"
         has_params: Checks = (("Params", lambda value: has_defaults(value, params), requirement),)
-        group = Group(name, kind, is_member, has_params + checks)
+        group = EntryPointGroup(name, kind, is_member, has_params + checks)
         self.names = group.names
         self.load = lru_cache(maxsize=256)(group.load)  # the same object at every call
 

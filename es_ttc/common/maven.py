@@ -14,9 +14,9 @@ from typing import Self
 from es_ttc.common.files import locked, make_folder, sha256, staging_folder
 from es_ttc.errors import ConfigurationError, NodeError
 
-CONNECTIONS = 8
+DOWNLOAD_CONNECTIONS = 8
 TIMEOUT_SECONDS = 60
-ATTEMPTS = 4
+DOWNLOAD_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -118,7 +118,7 @@ def _fetch_all(pins: Sequence[Pinned], paths: dict[Artifact, Path], on_progress:
         report(0, 1)
 
     report(0)
-    with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="fetch") as pool:
+    with ThreadPoolExecutor(DOWNLOAD_CONNECTIONS, thread_name_prefix="fetch") as pool:
         try:
             for _ in pool.map(fetch_one, pins):
                 pass
@@ -140,7 +140,7 @@ def _fetch_one(pin: Pinned, path: Path, on_bytes: Callable[[int], None]) -> None
 
     try:
         # jgo raises RuntimeError for every answer but 200, so a busy repository looks like a missing file.
-        for attempt in stamina.retry_context(on=(RequestException, RuntimeError, _Corrupt), attempts=ATTEMPTS):
+        for attempt in stamina.retry_context(on=(RequestException, RuntimeError, _Corrupt), attempts=DOWNLOAD_ATTEMPTS):
             with attempt, staging_folder(path) as folder:
                 on_bytes(-arrived)
                 arrived = 0

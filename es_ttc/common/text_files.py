@@ -17,7 +17,7 @@ from es_ttc.errors import ConfigurationError
 
 MAX_LINE = 64 * 2**20  # bytes of a line, characters of a CSV row
 MAX_COLUMNS = 10_000  # the engines take 1,000 fields by default
-MAX_DEPTH = 200  # levels of JSON; orjson writes up to 254
+MAX_JSON_DEPTH = 200  # levels of JSON; orjson writes up to 254
 
 _SKIPPED_AT_ONCE = 2**20
 _GZIP = b"\x1f\x8b"
@@ -182,14 +182,14 @@ def parsed_json(raw: bytes | str) -> Any:
 
 
 def require_depth(value: Any) -> None:
-    """Raise a ValueError for JSON of more than :data:`MAX_DEPTH` levels."""
+    """Raise a ValueError for JSON of more than :data:`MAX_JSON_DEPTH` levels."""
     level: list[Any] = [[value]]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_JSON_DEPTH + 1):
         values = chain.from_iterable(outer.values() if isinstance(outer, dict) else outer for outer in level)
         level = [inner for inner in values if isinstance(inner, dict | list)]
         if not level:
             return
-    raise ValueError(f"it has more than {MAX_DEPTH} levels")
+    raise ValueError(f"it has more than {MAX_JSON_DEPTH} levels")
 
 
 def _cut(readline: Callable[[int], AnyStr], limit: int, ends: tuple[AnyStr, ...]) -> Iterator[AnyStr]:

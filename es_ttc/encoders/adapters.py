@@ -44,7 +44,7 @@ def shipped(model: Path) -> list[str]:
     return sorted(names | {stem for stem in stems if any(stem + ending in names for ending in _DOCUMENT)})
 
 
-def find(model: Path, name: str, hashes: FileHashes) -> Adapter:
+def find_adapter(model: Path, name: str, hashes: FileHashes) -> Adapter:
     """Return an adapter by name."""
     own = shipped(model)
     if name in own:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TokenBatch:
     """Windows that run together."""
 
     members: list[int]
@@ -28,7 +28,7 @@ def padded_length(length: int, max_length: int) -> int:
     return min(-(-length // step) * step, max_length)
 
 
-def fixed_batches(lengths: Sequence[int], *, max_length: int, tokens: int, spare: int = 0) -> Iterator[Batch]:
+def fixed_batches(lengths: Sequence[int], *, max_length: int, tokens: int, spare: int = 0) -> Iterator[TokenBatch]:
     """Group windows into batches of fixed shapes, the longest first (so that the memory peak comes first)."""
     by_length: dict[int, list[int]] = defaultdict(list)
     for position, length in enumerate(lengths):
@@ -37,4 +37,4 @@ def fixed_batches(lengths: Sequence[int], *, max_length: int, tokens: int, spare
         rows = max(1, tokens // length)
         members = by_length[length]
         for start in range(0, len(members), rows):
-            yield Batch(members[start : start + rows], rows + spare, length)
+            yield TokenBatch(members[start : start + rows], rows + spare, length)

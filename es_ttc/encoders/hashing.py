@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from es_ttc.common.configuration_files import read_json
+from es_ttc.common.configuration_files import read_json_file
 from es_ttc.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class FileHashes:
 
     def _load(self) -> dict[str, object]:
         try:
-            stored = read_json(self._store)
+            stored = read_json_file(self._store)
         except ConfigurationError:
             return {}
         return stored if isinstance(stored, dict) else {}

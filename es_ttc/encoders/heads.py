@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from es_ttc.vectors.tokens import Float32
 
 HeadKind = Literal["mlp", "linear", "table"]
-Arrays = Mapping[str, NDArray[np.float32]]
+HeadArrays = Mapping[str, NDArray[np.float32]]
 
 SAME = 0.999  # minimum cosine for a vector to count as one of a table's: two backends of one encoder agree to this
 _GELU = np.float32(np.sqrt(2 / np.pi))
@@ -83,7 +83,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class VectorTable:
     """A map with its own vector for each of some vectors; every other vector does not change.
 
     COLT learns a vector for each document, which cannot be computed from a text: a document that was not in the
@@ -108,7 +108,11 @@ class Table:
         return mapped
 
 
-LAYERS: Mapping[HeadKind, type[Mlp] | type[Linear] | type[Table]] = {"mlp": Mlp, "linear": Linear, "table": Table}
+LAYERS: Mapping[HeadKind, type[Mlp] | type[Linear] | type[VectorTable]] = {
+    "mlp": Mlp,
+    "linear": Linear,
+    "table": VectorTable,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,7 @@ class Head:
         return [layer.kind for layer in self.layers]
 
     @classmethod
-    def of(cls, kinds: Sequence[HeadKind], arrays: Arrays, prefix: str) -> Self:
+    def of(cls, kinds: Sequence[HeadKind], arrays: HeadArrays, prefix: str) -> Self:
         """Return the head with the weights of :meth:`arrays`."""
         layers = [
             LAYERS[kind](*(arrays[f"{prefix}.{number}.{field.name}"] for field in fields(LAYERS[kind])))

@@ -32,7 +32,7 @@ def snapshot(name: str, backend: str, short_names: Sequence[str]) -> Path:
     return folder
 
 
-def require_known(name: str, short_names: Sequence[str]) -> None:
+def require_on_hub(name: str, short_names: Sequence[str]) -> None:
     """Raise an error for a model that certainly does not exist, not where the hub is late or wants a token."""
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError

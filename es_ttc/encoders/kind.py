@@ -15,7 +15,7 @@ from es_ttc.common import configuration_files
 from es_ttc.errors import ConfigurationError
 
 LIBRARY_CONFIG = "config_sentence_transformers.json"
-MODULES = "modules.json"
+MODULES_FILE = "modules.json"
 STANFORD_METADATA = "artifact.metadata"
 STANFORD_ARCHITECTURE = "HF_ColBERT"
 PYLATE_MODEL_TYPE = "ColBERT"
@@ -32,7 +32,7 @@ class ModelKind(StrEnum):
     NO_RETRIEVAL = "no retrieval model"
 
 
-SERVED = frozenset({ModelKind.DENSE, ModelKind.LATE_INTERACTION})
+SERVED_KINDS = frozenset({ModelKind.DENSE, ModelKind.LATE_INTERACTION})
 
 _MODEL_TYPES: Mapping[str, ModelKind] = {
     "MultiVectorEncoder": ModelKind.LATE_INTERACTION,
@@ -72,17 +72,17 @@ class FoundKind:
 
 def kind_of(folder: Path) -> FoundKind:
     """Return the kind of the model in a folder."""
-    stated = read_object(folder / LIBRARY_CONFIG).get("model_type")
+    stated = read_json_object(folder / LIBRARY_CONFIG).get("model_type")
     if isinstance(stated, str) and stated in _MODEL_TYPES:
         return FoundKind(_MODEL_TYPES[stated], f"model_type [{stated}] in {LIBRARY_CONFIG}")
     if (folder / STANFORD_METADATA).is_file():
         return FoundKind(ModelKind.LATE_INTERACTION, STANFORD_METADATA)
-    config = read_object(folder / "config.json")
+    config = read_json_object(folder / "config.json")
     named = config.get("architectures")
     architectures = [str(name) for name in named] if isinstance(named, list) else []
     if STANFORD_ARCHITECTURE in architectures:
         return FoundKind(ModelKind.LATE_INTERACTION, f"architecture [{STANFORD_ARCHITECTURE}] in config.json")
-    if (folder / MODULES).is_file():
+    if (folder / MODULES_FILE).is_file():
         return _by_modules([*module_classes(folder), *_routed(folder)])
     return _by_architecture(architectures, config)
 
@@ -90,7 +90,7 @@ def kind_of(folder: Path) -> FoundKind:
 def require_served(name: str, folder: Path) -> ModelKind:
     """Return the kind of the model in a folder."""
     found = kind_of(folder)
-    if found.kind in SERVED:
+    if found.kind in SERVED_KINDS:
         return found.kind
     article = "" if found.kind is ModelKind.NO_RETRIEVAL else "a "
     raise ConfigurationError(
@@ -100,24 +100,26 @@ def require_served(name: str, folder: Path) -> ModelKind:
 
 
 def module_classes(folder: Path) -> list[str]:
-    """Return the classes of the modules in a folder's :data:`MODULES`, with their packages."""
+    """Return the classes of the modules in a folder's :data:`MODULES_FILE`, with their packages."""
     return [str(module["type"]) for module in module_list(folder)]
 
 
 def module_list(folder: Path) -> list[dict[str, Any]]:
-    """Return the modules in a folder's :data:`MODULES`; none without the file."""
-    modules = read_json(folder / MODULES, default=[])
+    """Return the modules in a folder's :data:`MODULES_FILE`; none without the file."""
+    modules = read_json(folder / MODULES_FILE, default=[])
     whole = isinstance(modules, list) and all(
         isinstance(module, dict) and isinstance(module.get("type"), str) and isinstance(module.get("path"), str)
         for module in modules
     )
     if not whole:
-        raise ConfigurationError(f"configuration file [{folder / MODULES}] is no list of modules with type and path")
+        raise ConfigurationError(
+            f"configuration file [{folder / MODULES_FILE}] is no list of modules with type and path"
+        )
     found: list[dict[str, Any]] = modules
     return found
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a configuration file; {} if there is no such file."""
     found = read_json(path)
     if not isinstance(found, dict):
@@ -127,7 +129,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def _routed(folder: Path) -> list[str]:
     """Return the classes of the modules that a router chooses from."""
-    types = read_object(folder / "router_config.json").get("types")
+    types = read_json_object(folder / "router_config.json").get("types")
     return [str(value) for value in types.values()] if isinstance(types, dict) else []
 
 
@@ -137,20 +139,20 @@ def _by_modules(classes: Iterable[str]) -> FoundKind:
         if reference.rpartition(".")[2] in _STATIC_MODULES:
             kind = kind or ModelKind.STATIC
         if kind is not None:
-            return FoundKind(kind, f"module [{reference}] in {MODULES}")
-    return FoundKind(ModelKind.DENSE, MODULES)
+            return FoundKind(kind, f"module [{reference}] in {MODULES_FILE}")
+    return FoundKind(ModelKind.DENSE, MODULES_FILE)
 
 
 def _by_architecture(architectures: list[str], config: Mapping[str, Any]) -> FoundKind:
-    """Return the kind of a model without :data:`MODULES`, by transformers' configuration."""
-    shown = f"no {MODULES}, and architectures {architectures} in config.json"
+    """Return the kind of a model without :data:`MODULES_FILE`, by transformers' configuration."""
+    shown = f"no {MODULES_FILE}, and architectures {architectures} in config.json"
     if any(name.endswith("ForRetrieval") for name in architectures):
         return FoundKind(ModelKind.LATE_INTERACTION, shown)
     if any(name.endswith("ForSequenceClassification") for name in architectures):
         return FoundKind(ModelKind.CROSS_ENCODER, shown)
     if config.get("model_type") == "model2vec" or "StaticModel" in architectures:
         return FoundKind(ModelKind.STATIC, shown)
-    return FoundKind(ModelKind.NO_RETRIEVAL, shown if config else f"no {MODULES} and no config.json")
+    return FoundKind(ModelKind.NO_RETRIEVAL, shown if config else f"no {MODULES_FILE} and no config.json")
 
 
 _DEFAULT_MAX_LENGTH = 512
@@ -198,4 +200,4 @@ def read_json(path: Path, default: Any = None) -> Any:
     """Return a configuration file's content; the default, or {}, if there is no such file."""
     if not path.is_file():
         return {} if default is None else default
-    return configuration_files.read_json(path)
+    return configuration_files.read_json_file(path)

@@ -26,7 +26,7 @@ _DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Expansion:
+class MaskExpansion:
     """How queries are filled up."""
 
     strategy: Literal["fixed", "min"]
@@ -42,7 +42,7 @@ class LateInteraction:
     query_length: int  # maximum number of tokens of a query, special ones and the marker included
     document_length: int
     prompts: Mapping[Role, str]  # the marker and the prompt of each role
-    expansion: Expansion | None
+    expansion: MaskExpansion | None
     skipped: Mapping[Role, frozenset[int]]  # by role, ids of tokens whose vectors are left out
     kept_only: frozenset[int] | None  # ids of the only tokens of documents whose vectors are kept; None for all
     projection: Sequence[str]  # the layers after the transformer, as text
@@ -54,7 +54,7 @@ class LateInteraction:
         document_length: int | None,
         longest: int,  # the length where none is stated
         prompts: Mapping[Role, str],
-        expansion: Expansion | None,
+        expansion: MaskExpansion | None,
         skipped: frozenset[int],
         skipped_in: Collection[str],  # the roles in which tokens are skipped
         kept_only: Collection[int] | None,

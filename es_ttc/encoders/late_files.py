@@ -19,14 +19,14 @@ from tokenizers import AddedToken, Tokenizer
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.kind import (
     LIBRARY_CONFIG,
-    MODULES,
+    MODULES_FILE,
     PYLATE_MODEL_TYPE,
     STANFORD_METADATA,
     max_length_of,
     module_list,
-    read_object,
+    read_json_object,
 )
-from es_ttc.encoders.late import Expansion, LateInteraction, described, skipped_ids
+from es_ttc.encoders.late import LateInteraction, MaskExpansion, described, skipped_ids
 from es_ttc.encoders.windows import role_prompts
 from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.tokens import Float32
@@ -95,7 +95,7 @@ def read_late(folder: Path) -> LateFiles:
 
 def _read(folder: Path) -> LateFiles:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    stated = _by_modules(folder) if (folder / MODULES).is_file() else _stanford(folder)
+    stated = _by_modules(folder) if (folder / MODULES_FILE).is_file() else _stanford(folder)
     _register(tokenizer, stated.prefixes)
     projections = _projections(folder)
     special = _special_tokens(folder)
@@ -112,7 +112,7 @@ def _read(folder: Path) -> LateFiles:
             described(layer.matrix.shape[1], layer.matrix.shape[0], layer.function, residual=layer.residual)
             for layer in projections
         ],
-        positions=read_object(folder / "config.json").get("max_position_embeddings"),
+        positions=read_json_object(folder / "config.json").get("max_position_embeddings"),
         source=str(folder),
     )
     return LateFiles(late, tokenizer, projections)
@@ -122,13 +122,13 @@ def _by_modules(folder: Path) -> _Stated:
     """Return what sentence-transformers' own form states, and PyLate's."""
     paths = {str(module["type"]).rpartition(".")[2]: str(module["path"]) for module in module_list(folder)}
     unknown = sorted(set(paths) - {"Transformer", "Dense", "MultiVectorMask", "Normalize"})
-    library = read_object(folder / LIBRARY_CONFIG)
+    library = read_json_object(folder / LIBRARY_CONFIG)
     pylate = library.get("model_type") == PYLATE_MODEL_TYPE
     if unknown or "Transformer" not in paths or ("Normalize" not in paths and not pylate):
         raise ValueError(f"its modules are {sorted(paths)}")
     if "Normalize" in paths and _config(folder, paths["Normalize"]).get("module_input_name") != "token_embeddings":
         raise ValueError("its Normalize does not read token vectors")
-    transformer = read_object(folder / paths["Transformer"] / "sentence_bert_config.json")
+    transformer = read_json_object(folder / paths["Transformer"] / "sentence_bert_config.json")
     knobs = {**_pylate_knobs(library), **transformer}
     mask = _config(folder, paths["MultiVectorMask"]) if "MultiVectorMask" in paths else {}
     if pylate:
@@ -170,7 +170,7 @@ def _pylate_knobs(library: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stanford(folder: Path) -> _Stated:
-    metadata = read_object(folder / STANFORD_METADATA)
+    metadata = read_json_object(folder / STANFORD_METADATA)
     query = (metadata.get("query_token_id") or "[unused0]") + " "
     document = (metadata.get("doc_token_id") or "[unused1]") + " "
     expansion = {
@@ -212,7 +212,7 @@ def _float32(values: Any) -> Float32:
 
 
 def _config(folder: Path, path: str) -> dict[str, Any]:
-    return read_object(folder / path / "config.json")
+    return read_json_object(folder / path / "config.json")
 
 
 def _register(tokenizer: Tokenizer, prefixes: list[str]) -> None:
@@ -227,18 +227,21 @@ def _register(tokenizer: Tokenizer, prefixes: list[str]) -> None:
 
 def _special_tokens(folder: Path) -> dict[str, str]:
     """Return the special tokens by name."""
-    stated = {**read_object(folder / "special_tokens_map.json"), **read_object(folder / "tokenizer_config.json")}
+    stated = {
+        **read_json_object(folder / "special_tokens_map.json"),
+        **read_json_object(folder / "tokenizer_config.json"),
+    }
     plain = {name: value.get("content") if isinstance(value, dict) else value for name, value in stated.items()}
     return {name: value for name, value in plain.items() if name.endswith("_token") and isinstance(value, str)}
 
 
 def _expansion(
     stated: Mapping[str, Any] | None, tokenizer: Tokenizer, special: Mapping[str, str], folder: Path
-) -> Expansion | None:
+) -> MaskExpansion | None:
     if stated is None:
         return None
     word = stated.get("token") or special.get("mask_token") or special.get("eos_token")
     token = None if word is None else tokenizer.token_to_id(word)
     if token is None:
         raise ConfigurationError(f"model [{folder}] expands queries and its tokenizer has no mask token to do it with")
-    return Expansion(stated["strategy"], stated["length"], token, bool(stated.get("attend", False)))
+    return MaskExpansion(stated["strategy"], stated["length"], token, bool(stated.get("attend", False)))

@@ -19,10 +19,10 @@ from es_ttc.encoders.base import Role
 from es_ttc.encoders.batches import fixed_batches
 from es_ttc.encoders.devices import device_of
 from es_ttc.encoders.hashing import PROJECTION
-from es_ttc.encoders.kind import MODULES, STANFORD_ARCHITECTURE, module_classes, read_object
+from es_ttc.encoders.kind import MODULES_FILE, STANFORD_ARCHITECTURE, module_classes, read_json_object
 from es_ttc.encoders.late import (
-    Expansion,
     LateInteraction,
+    MaskExpansion,
     described,
     late_encoder,
     require_vocabulary,
@@ -33,9 +33,9 @@ from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.sentence_transformers import (
     ARITHMETIC,
     DEFAULT_MAX_LENGTH,
-    as_float32,
     batch_sizes,
     choose_dtype,
+    float32_of,
     halve_products,
     no_progress_bars,
     padded_features,
@@ -143,7 +143,7 @@ class TorchTokens:
                 features = self._transformer(features)
                 for projection in self._projections:
                     features = projection(features)
-            matrix = as_float32(features[_TOKENS])
+            matrix = float32_of(features[_TOKENS])
             for row, index in enumerate(batch.members):
                 results[index] = matrix[row, : lengths[index]]
         return [results[index] for index in range(len(windows))]
@@ -176,23 +176,24 @@ def _require_modules(modules: Sequence[torch.nn.Module], source: str) -> None:
 
 def _require_projection(folder: Path) -> None:
     """Refuse what the library would give a projection of random weights, with no more than a line in its log."""
-    architectures = read_object(folder / "config.json").get("architectures") or []
-    if (folder / MODULES).is_file():
+    architectures = read_json_object(folder / "config.json").get("architectures") or []
+    if (folder / MODULES_FILE).is_file():
         names = [reference.rpartition(".")[2] for reference in module_classes(folder)]
         if "Dense" not in names and "MultiVectorMask" not in names:
             raise ConfigurationError(
-                f"late-interaction model [{folder}] has no projection (Dense) in {MODULES}: it is not whole"
+                f"late-interaction model [{folder}] has no projection (Dense) in {MODULES_FILE}: it is not whole"
             )
     elif STANFORD_ARCHITECTURE not in architectures and not any(
         name.endswith("ForRetrieval") for name in architectures
     ):
         raise ConfigurationError(
-            f"late-interaction model [{folder}] has no {MODULES}, and its config.json does not say that its projection "
-            f'is in its weights: set "architectures" to ["{STANFORD_ARCHITECTURE}"] there if it is (linear.weight)'
+            f"late-interaction model [{folder}] has no {MODULES_FILE}, and its config.json does not say that its "
+            f'projection is in its weights: set "architectures" to ["{STANFORD_ARCHITECTURE}"] there if it is '
+            "(linear.weight)"
         )
 
 
-def _expansion(transformer: Any, tokenizer: Any, source: str) -> Expansion | None:
+def _expansion(transformer: Any, tokenizer: Any, source: str) -> MaskExpansion | None:
     stated = transformer.query_expansion
     if stated is None:
         return None
@@ -201,7 +202,7 @@ def _expansion(transformer: Any, tokenizer: Any, source: str) -> Expansion | Non
     token = tokenizer.eos_token_id if token is None else token
     if token is None:
         raise ConfigurationError(f"model [{source}] expands queries and its tokenizer has no mask token to do it with")
-    return Expansion(stated["strategy"], stated["length"], int(token), stated["attend"])
+    return MaskExpansion(stated["strategy"], stated["length"], int(token), stated["attend"])
 
 
 def _description(projection: Dense) -> str:

@@ -17,10 +17,10 @@ import onnx
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
-BLOCK = 32
+QUANTISED_BLOCK = 32
 _MAGIC = b"E5S1"
 _METASPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-_BLOCK_DTYPE = np.dtype([("scale", "<f2"), ("nibbles", "u1", (BLOCK // 2,))])
+_BLOCK_DTYPE = np.dtype([("scale", "<f2"), ("nibbles", "u1", (QUANTISED_BLOCK // 2,))])
 _OPSET = 20
 _MICROSOFT = "com.microsoft"
 _MATRIX_NAMES = (".q.w", ".k.w", ".v.w", ".ao.w", ".fi.w", ".fo.w")
@@ -43,21 +43,21 @@ class PackedModel:
     tensors: Mapping[str, Arrays]  # (rows, blocks) of `_BLOCK_DTYPE`, or float32, by name
 
 
-def write(weights: Path, folder: Path) -> None:
+def write_model(weights: Path, folder: Path) -> None:
     """Write model.onnx and tokenizer.json, made from the package's file, into a folder."""
-    model = read(weights)
+    model = read_packed(weights)
     write_onnx(model, folder / "model.onnx")
     write_tokenizer(model, folder / "tokenizer.json")
 
 
-def read(path: Path) -> PackedModel:
+def read_packed(path: Path) -> PackedModel:
     """Read the package's file."""
     data = path.read_bytes()
     if data[:4] != _MAGIC:
         raise ValueError(f"[{path}] begins with {data[:4]!r}, not with {_MAGIC!r}")
     dims, layers, heads, inner, words, length, types, epsilon, block = struct.unpack_from("<7ifi", data, 8)
-    if block != BLOCK:
-        raise ValueError(f"[{path}] has blocks of {block} weights, not of {BLOCK}")
+    if block != QUANTISED_BLOCK:
+        raise ValueError(f"[{path}] has blocks of {block} weights, not of {QUANTISED_BLOCK}")
     at = 8 + struct.calcsize("<7ifi")
     count, bos, eos, pad, unk, size = struct.unpack_from("<5iQ", data, at)
     at += struct.calcsize("<5iQ")
@@ -88,7 +88,7 @@ def _tensors(data: bytes, at: int, shapes: Mapping[str, tuple[int, int]], dims: 
         if name == "emb.word" or name.endswith(_MATRIX_NAMES):
             width = inner if name.endswith("fo.w") else dims
             blocks = np.frombuffer(data, _BLOCK_DTYPE, size // _BLOCK_DTYPE.itemsize, start)
-            tensors[name] = blocks.reshape(-1, width // BLOCK)
+            tensors[name] = blocks.reshape(-1, width // QUANTISED_BLOCK)
         else:
             values = np.frombuffer(data, "<f4", size // 4, start)
             tensors[name] = values.reshape(shapes.get(name, (-1,)))
@@ -162,7 +162,7 @@ class _Graph:
         blocks = self._model.tensors[f"{name}.w"]
         packed = self._constant(f"{name}.w", _adjacent(blocks["nibbles"]))
         scales = self._constant(f"{name}.s", blocks["scale"].astype(np.float32).reshape(-1))
-        sizes = {"N": blocks.shape[0], "K": blocks.shape[1] * BLOCK, "bits": 4, "block_size": BLOCK}
+        sizes = {"N": blocks.shape[0], "K": blocks.shape[1] * QUANTISED_BLOCK, "bits": 4, "block_size": QUANTISED_BLOCK}
         product = self._node("MatMulNBits", rows, packed, scales, domain=_MICROSOFT, accuracy_level=4, **sizes)
         return self._node("Add", product, self._constant(f"{name}.b", self._model.tensors[f"{name}.b"]))
 

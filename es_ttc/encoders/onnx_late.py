@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from es_ttc.encoders.base import Role
-from es_ttc.encoders.kind import read_object
+from es_ttc.encoders.kind import read_json_object
 from es_ttc.encoders.late import late_encoder, require_vocabulary
 from es_ttc.encoders.late_files import Projection, read_late
 from es_ttc.encoders.onnx import OnnxGraph, shared_graph
@@ -24,7 +24,7 @@ def load_late_onnx(files: ModelFiles, options: LoadOptions) -> TextEncoder:
     if files.onnx is None:
         raise ConfigurationError(f"encoder [{files.model}] has no ONNX model: take @torch")
     found = read_late(files.folder)
-    embeddings = read_object(files.folder / "config.json").get("vocab_size")
+    embeddings = read_json_object(files.folder / "config.json").get("vocab_size")
     if embeddings:
         require_vocabulary(found.tokenizer.get_vocab().values(), embeddings, str(files.folder))
     model = OnnxTokens(files.onnx, found.projections, threads=options.threads or os.cpu_count() or 1)

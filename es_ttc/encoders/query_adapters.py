@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from es_ttc.encoders.base import Encoder, EncoderIdentity, Role
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.heads import Head
-from es_ttc.encoders.trained import ModelCard, TrainedEncoder, heads_in, identity_of, is_trained
+from es_ttc.encoders.trained import ModelCard, TrainedEncoder, heads_in, is_trained, trained_identity
 from es_ttc.errors import ConfigurationError, EncoderMismatch
 
 SETTING = "query_adapters"
@@ -38,7 +38,7 @@ class QueryAdapter:
                 f"[{name}] [{folder}] changes documents' vectors too: attach the index with it (`es-ttc attach "
                 "--adapter`), or learn one for queries (`es-ttc learn`)"
             )
-        identity = identity_of(folder, card, FileHashes(cache_dir))
+        identity = trained_identity(folder, card, FileHashes(cache_dir))
         return cls(folder, card.base.encoder_identity, identity, heads_in(folder, card))
 
     def over(self, encoder: Encoder) -> TrainedEncoder:

@@ -53,7 +53,7 @@ def load_encoder(
             by the second.
         adapter: An adapter, if the name has none: a folder that `es-ttc train` wrote, for any backend; else, for the
             torch backend, a LoRA adapter: one that the model ships, a folder, or a repository on the hub; see
-            :func:`es_ttc.encoders.adapters.find`.
+            :func:`es_ttc.encoders.adapters.find_adapter`.
         cache_dir: Folder of assembled models and file hashes; None: ``ES_TTC_CACHE_DIR`` or the user's cache folder.
         device: ``auto`` (CUDA, then Apple's MPS, then the CPU) or a torch device; ONNX models run on the CPU.
         dtype: Arithmetic of the torch backend; ``auto`` is bfloat16 if the processor multiplies it natively. The name's
@@ -97,9 +97,9 @@ def _load(name: str, adapter: str | None, cache: Path, options: LoadOptions) -> 
             "skipped tokens cannot be requested from it): take @torch or @onnx"
         )
     if backend == "vllm":
-        from es_ttc.encoders.vllm import load_vllm
+        from es_ttc.encoders.vllm import load_served
 
-        return load_vllm(files, Settings(), options)
+        return load_served(files, Settings(), options)
     if backend == "onnx":
         if options.dtype != "auto" or options.device not in ("auto", "cpu"):
             raise ConfigurationError(
@@ -128,7 +128,7 @@ def _on_torch(files: ModelFiles, options: LoadOptions, adapter: str | None, cach
 
     if adapter is not None and importlib.util.find_spec("peft") is None:
         raise missing_package("peft", "es-ttc[adapters]")
-    found = None if adapter is None else adapters.find(files.folder, adapter, FileHashes(cache))
+    found = None if adapter is None else adapters.find_adapter(files.folder, adapter, FileHashes(cache))
     return load_torch(files, options, found, load_adapted)
 
 
@@ -151,7 +151,7 @@ def require_known(name: str) -> None:
         model = parse_name(part).model
         elsewhere = named(model) is None and not Path(model).expanduser().is_dir()
         if elsewhere and importlib.util.find_spec("huggingface_hub") is not None:
-            hub.require_known(model, SHORT_NAMES)
+            hub.require_on_hub(model, SHORT_NAMES)
 
 
 def on_backend(name: str, suffix: str) -> str:

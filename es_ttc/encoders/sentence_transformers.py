@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from es_ttc.encoders.adapters import Adapter
 from es_ttc.encoders.base import Role
-from es_ttc.encoders.batches import Batch, fixed_batches
+from es_ttc.encoders.batches import TokenBatch, fixed_batches
 from es_ttc.encoders.devices import device_of
 from es_ttc.encoders.options import Dtype, LoadOptions, identity_of
 from es_ttc.encoders.packages import ModelFiles
@@ -174,7 +174,7 @@ class TorchModel:
                 results[index] = WindowVectors(pooled[row], rows)
         return [results[index] for index in range(len(windows))]
 
-    def _forward(self, windows: Sequence[InputWindow], batch: Batch, tokens: bool) -> tuple[Any, Any]:
+    def _forward(self, windows: Sequence[InputWindow], batch: TokenBatch, tokens: bool) -> tuple[Any, Any]:
         """Return ``(rows, d)`` pooled vectors and, if requested, ``(rows, length, d)`` token vectors, as float32."""
         features = padded_features(windows, batch, pad=self._pad, typed=self._typed, device=self._device)
         if not self._pooling.include_prompt:
@@ -183,7 +183,7 @@ class TorchModel:
             features = self._pooling(self._transformer(features))
             pooled = self._project(features["sentence_embedding"])
             matrix = self._project(features["token_embeddings"]) if tokens else None
-        return as_float32(pooled), None if matrix is None else as_float32(matrix)
+        return float32_of(pooled), None if matrix is None else float32_of(matrix)
 
     def _project(self, vectors: torch.Tensor) -> torch.Tensor:
         for module in self._after:
@@ -215,7 +215,7 @@ class ModelByRole:
 
 
 def padded_features(
-    windows: Sequence[InputWindow], batch: Batch, *, pad: int, typed: bool, device: torch.device
+    windows: Sequence[InputWindow], batch: TokenBatch, *, pad: int, typed: bool, device: torch.device
 ) -> dict[str, Any]:
     """Return the tensors of a batch, padded to its shape."""
     ids = np.full((batch.rows, batch.length), pad, dtype=np.int64)
@@ -232,6 +232,6 @@ def padded_features(
     return {name: torch.from_numpy(values).to(device) for name, values in features.items()}
 
 
-def as_float32(tensor: torch.Tensor) -> Any:
+def float32_of(tensor: torch.Tensor) -> Any:
     """Return a tensor as an array."""
     return tensor.float().cpu().numpy()

@@ -24,7 +24,7 @@ from es_ttc.errors import ConfigurationError
 
 CARD = "card.json"
 HEADS = "heads.safetensors"
-VERSION = 1
+FORMAT_VERSION = 1
 ROLES: tuple[Role, ...] = ("query", "document")
 
 
@@ -64,10 +64,10 @@ class ModelCard(BaseModel):
         except (ValidationError, TypeError) as error:
             reason = first_error(error) if isinstance(error, ValidationError) else str(error)
             raise ConfigurationError(f"[{folder / CARD}] is no card of a trained encoder: {reason}") from error
-        if card.version > VERSION:
+        if card.version > FORMAT_VERSION:
             raise ConfigurationError(
-                f"[{folder}] was trained by a newer es-ttc (layout {card.version}, this one reads up to {VERSION}): "
-                "upgrade es-ttc"
+                f"[{folder}] was trained by a newer es-ttc (layout {card.version}, this one reads up to "
+                f"{FORMAT_VERSION}): upgrade es-ttc"
             )
         return card
 
@@ -136,7 +136,7 @@ def heads_in(folder: Path, card: ModelCard) -> dict[Role, Head]:
     return heads
 
 
-def identity_of(folder: Path, card: ModelCard, hashes: FileHashes) -> EncoderIdentity:
+def trained_identity(folder: Path, card: ModelCard, hashes: FileHashes) -> EncoderIdentity:
     """Return a trained encoder's identity: the base's, and name and content (weights, layers) of the trained part."""
     total = hashlib.sha256()
     layers = {role: card.heads.get(role, []) for role in ROLES}
@@ -160,5 +160,5 @@ def load_trained(
         )
     bases: dict[Role, Encoder] = dict.fromkeys(ROLES, encoder)
     bases |= {role: load(f"{folder / role}@torch") for role in card.models}
-    identity = replace(identity_of(folder, card, hashes), max_length=found.max_length, pooling=found.pooling)
+    identity = replace(trained_identity(folder, card, hashes), max_length=found.max_length, pooling=found.pooling)
     return TrainedEncoder(bases, heads_in(folder, card), identity)

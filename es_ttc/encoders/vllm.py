@@ -33,7 +33,7 @@ _PROBE_SECONDS = 30.0
 _STUCK_SECONDS = 3600.0
 
 
-def load_vllm(files: ModelFiles, settings: Settings, options: LoadOptions) -> TextEncoder:
+def load_served(files: ModelFiles, settings: Settings, options: LoadOptions) -> TextEncoder:
     """Return an encoder whose model runs behind ``encoder_url``; see :func:`es_ttc.encoders.load_encoder`."""
     if settings.encoder_url is None:
         raise ConfigurationError(

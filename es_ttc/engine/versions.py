@@ -54,7 +54,7 @@ VECTORS_OUTSIDE_SOURCE = VersionedFeature(
     "`_source` holds the vectors that the mapping does not exclude",
     {"elasticsearch": (9, 2)},
 )
-FEATURES = (SHARD_DOC_SORT, RANK_VECTORS, VECTORS_OUTSIDE_SOURCE)
+ENGINE_FEATURES = (SHARD_DOC_SORT, RANK_VECTORS, VECTORS_OUTSIDE_SOURCE)
 
 
 SERVERLESS_MANAGED_SETTINGS = frozenset(

@@ -29,9 +29,9 @@ from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.lab.judging.overview import Overview, read_overview
 from es_ttc.lab.judging.records import (
     DEFAULT_DEPTH,
-    MAX_DEPTH,
     MAX_METHODS,
     MAX_NAME_LENGTH,
+    MAX_POOL_DEPTH,
     Judgement,
     LoggedSignals,
     PooledMethod,
@@ -40,12 +40,13 @@ from es_ttc.lab.judging.records import (
     query_id,
 )
 from es_ttc.lab.judging.standing import TunedWeights
-from es_ttc.lab.judging.store import SIGNALS, JudgementStore
+from es_ttc.lab.judging.store import SIGNALS_INDEX, JudgementStore
 from es_ttc.lab.ranking.index_pools import log_for_caller
 from es_ttc.serving.admin.endpoint import (
     PREFIX,
     EndpointRunner,
     json_object,
+    received,
     with_callers_errors,
 )
 from es_ttc.serving.gateway import Gateway
@@ -59,7 +60,7 @@ _MAX_BODY_BYTES = 8 * 2**20
 _TRUE = ("true", "")
 _NO_WEIGHTS = "no weights of blend can be chosen from these pools"
 
-Work = Callable[["_Call"], Awaitable[dict[str, Any]]]
+JudgingWork = Callable[["_Call"], Awaitable[dict[str, Any]]]
 
 
 class _Body(BaseModel):
@@ -86,7 +87,7 @@ class PoolBody(_Body):
 
     queries: tuple[FoundQuery, ...] = Field(min_length=1, max_length=MAX_QUERIES, description="The queries.")
     methods: tuple[MethodOfPool, ...] = Field(min_length=1, max_length=MAX_METHODS, description="The methods.")
-    depth: int = Field(DEFAULT_DEPTH, ge=1, le=MAX_DEPTH, description="Documents of each run that are judged.")
+    depth: int = Field(DEFAULT_DEPTH, ge=1, le=MAX_POOL_DEPTH, description="Documents of each run that are judged.")
 
 
 class Grade(_Body):
@@ -144,7 +145,7 @@ class JudgingApi:
             Route(base, self._endpoint(self._judge), methods=["POST"]),
         ]
 
-    def _endpoint(self, work: Work) -> Callable[[Request], Awaitable[Response]]:
+    def _endpoint(self, work: JudgingWork) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             async def answer() -> dict[str, Any]:
                 return await work(_Call(request, self._gateway))
@@ -157,7 +158,9 @@ class JudgingApi:
         return (await call.overview()).as_dict()
 
     async def _pool(self, call: _Call) -> dict[str, Any]:
-        body = validated(PoolBody, await json_object(call.request, _MAX_BODY_BYTES, self._gateway.offload), "pool")
+        body = validated(
+            PoolBody, await json_object(received(call.request), _MAX_BODY_BYTES, self._gateway.offload), "pool"
+        )
         await call.store.require_index()
         queries = _pooled(body)
         signals, note = await self._signals(call, queries)
@@ -167,7 +170,7 @@ class JudgingApi:
         except EngineError as error:
             if error.upstream_status != NotAllowed.status:
                 raise
-            note = f"{_NO_WEIGHTS}: you may not write index [{SIGNALS}]"
+            note = f"{_NO_WEIGHTS}: you may not write index [{SIGNALS_INDEX}]"
         return {
             "queries": [{"id": one.id, "text": one.text, "pooled": len(one.documents)} for one in queries],
             "note": note,
@@ -203,7 +206,9 @@ class JudgingApi:
         }
 
     async def _judge(self, call: _Call) -> dict[str, Any]:
-        body = validated(JudgeBody, await json_object(call.request, _MAX_BODY_BYTES, self._gateway.offload), _KIND)
+        body = validated(
+            JudgeBody, await json_object(received(call.request), _MAX_BODY_BYTES, self._gateway.offload), _KIND
+        )
         check_judge(body.judge)
         await call.store.require_index()
         await call.store.require_queries(one.query for one in body.judgements)

@@ -19,7 +19,7 @@ from es_ttc.serving.admin.endpoint import PAGE, not_found_response
 ASSETS = Path(__file__).parent / "assets"
 LOCK = Path(__file__).parent / "vendor.lock.json"
 VENDOR = "vendor"
-INDEX = "index.html"
+INDEX_PAGE = "index.html"
 WITHOUT_LIBRARIES = "without-libraries.html"
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -53,7 +53,7 @@ def read_assets(folder: Path = ASSETS) -> dict[str, Asset]:
         if path.is_file() and path.suffix in _TYPES
     }
     if not found.keys() >= set(library_files()):
-        return {INDEX: found[WITHOUT_LIBRARIES], "style.css": found["style.css"]}
+        return {INDEX_PAGE: found[WITHOUT_LIBRARIES], "style.css": found["style.css"]}
     return found
 
 
@@ -71,7 +71,7 @@ def page_routes() -> list[Route]:
         return RedirectResponse(f"{PurePosixPath(PAGE).name}/", headers=_HEADERS)
 
     async def file(request: Request) -> Response:
-        name = request.path_params["name"] or INDEX
+        name = request.path_params["name"] or INDEX_PAGE
         asset = assets.get(name)
         if asset is None:
             return not_found_response(request)

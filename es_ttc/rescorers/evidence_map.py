@@ -16,7 +16,7 @@ from es_ttc.rescorers.spectral.cosines import blocks
 from es_ttc.rescorers.spectral.smoothing import MEAN
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
-Offsets = NDArray[np.int32]
+CharacterOffsets = NDArray[np.int32]
 
 MAX_CELLS = 1024  # columns, and one more for each field; longer documents have several tokens in a column
 _LEVELS = 255
@@ -27,13 +27,13 @@ _DIGITS = 6
 class Cells:
     """The columns of a map: consecutive tokens of one field that have text of their own."""
 
-    spans: Offsets  # (c, 3) int32 field ordinal, first character, end character
+    spans: CharacterOffsets  # (c, 3) int32 field ordinal, first character, end character
     tokens: int  # number of tokens of a column; the last one of a field may have fewer
     with_text: NDArray[np.bool_]  # (n,) which tokens of the document have text
     starts: NDArray[np.intp]  # (c,) for each column its first token, counted among those with text
 
     @classmethod
-    def of(cls, offsets: Offsets, most: int = MAX_CELLS) -> "Cells":
+    def of(cls, offsets: CharacterOffsets, most: int = MAX_CELLS) -> "Cells":
         """Return the columns for a document's ``(n, 3)`` offsets of tokens."""
         with_text = offsets[:, 2] > offsets[:, 1]
         spans = offsets[with_text]
@@ -67,7 +67,7 @@ class Cells:
 
 
 def evidence_map(
-    query: Query, tokens: TokenVectors, norms: ScaleNorms | None, offsets: Offsets, scales: tuple[float, ...]
+    query: Query, tokens: TokenVectors, norms: ScaleNorms | None, offsets: CharacterOffsets, scales: tuple[float, ...]
 ) -> dict[str, Any]:
     """Return the map of one document, JSON-ready; empty for a document without text.
 

@@ -18,7 +18,7 @@ from es_ttc.enrichment.proposals.document_frequency import FieldFrequencies
 from es_ttc.enrichment.proposals.phrases import Tokens
 from es_ttc.rewriters.base import Corpus, Term
 
-MAX_WORDS = 200  # distinct words of a text that are entries; a longer text is searched as one
+MAX_ENTRIES = 200  # distinct words of a text that are entries; a longer text is searched as one
 _WORD = re.compile(r"\w+")
 
 
@@ -63,7 +63,7 @@ async def as_entries(text: str, terms: Sequence[Term], corpus: Corpus) -> tuple[
         else term
         for term in terms
     ]
-    if len(searched) > MAX_WORDS or not simple(searched):
+    if len(searched) > MAX_ENTRIES or not simple(searched):
         return (), tuple(entries)
     words = [
         Term(word, float(own[word]), boosts=factors([word], documents, frequencies.counts[word], fields))

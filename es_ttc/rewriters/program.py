@@ -37,7 +37,7 @@ class RetrievalProgram:
     excluded: tuple[str, ...] = ()  # phrases of documents that are not wanted
 
 
-SCHEMA = JsonSchema(
+PROGRAM_SCHEMA = JsonSchema(
     "program",
     {
         "type": "object",
@@ -70,8 +70,8 @@ SCHEMA = JsonSchema(
 
 def retrieval_program(answer: str) -> RetrievalProgram:
     """Return the program in an answer; without phrases if there are none."""
-    said = without_thoughts(answer)
-    found = first_json(said)
+    text = without_thoughts(answer)
+    found = first_json(text)
     if isinstance(found, Mapping) and isinstance(found.get("phrases"), list):
         excluded = found.get("exclude")
         return RetrievalProgram(
@@ -80,7 +80,7 @@ def retrieval_program(answer: str) -> RetrievalProgram:
         )
     if isinstance(found, list):
         return RetrievalProgram(tuple(_items(found))[:MAX_PROPOSALS])
-    wanted = said.partition('"exclude"')[0] if found is None else said
+    wanted = text.partition('"exclude"')[0] if found is None else text
     return RetrievalProgram(tuple(_plain(text) for text in proposals(wanted)))
 
 

@@ -1,7 +1,7 @@
 """Prompts of the query side: one for each kind of task, in two forms, for assistants and for base models.
 
 SIRA asks for vocabulary that narrows the search and forbids guessing the answer itself: a guessed name would lead to
-one candidate (section 3.2). Files in the gateway's folder (`sketch_prompts`) are added to the built-in prompts, or
+one candidate (section 3.2). Files in the gateway's folder (`rewriter_prompts`) are added to the built-in prompts, or
 replace them.
 """
 
@@ -19,8 +19,8 @@ from es_ttc.llm.prompts import checked_prompt, read_prompt
 
 Api = Literal["chat", "completions"]
 
-PLACEHOLDERS = frozenset({"query", "most"})
-SCHEMA = phrases_schema(50)
+QUERY_PLACEHOLDERS = frozenset({"query", "most"})
+EXPANSION_SCHEMA = phrases_schema(50)
 
 
 class Prompts:
@@ -28,7 +28,7 @@ class Prompts:
 
     def __init__(self, folder: Path | None = None) -> None:
         found = sorted(folder.glob("*.txt")) if folder is not None else []
-        self._own = {path.stem: read_prompt(path, PLACEHOLDERS) for path in found}
+        self._own = {path.stem: read_prompt(path, QUERY_PLACEHOLDERS) for path in found}
 
     def names(self, api: Api) -> list[str]:
         """Return the names that a request may use."""
@@ -50,4 +50,4 @@ def _built_in(api: Api) -> dict[str, Prompt]:
         for file in files("es_ttc.rewriters").joinpath("sketches").iterdir()
         if file.name.endswith(ending)
     ]
-    return {name: checked_prompt(f"{name}{ending}", text, PLACEHOLDERS) for name, text in texts}
+    return {name: checked_prompt(f"{name}{ending}", text, QUERY_PLACEHOLDERS) for name, text in texts}

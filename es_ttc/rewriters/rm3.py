@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from es_ttc.enrichment.proposals.document_frequency import DEFAULT_TAU, by_frequency
-from es_ttc.enrichment.proposals.phrases import Tokens, candidates, screen
+from es_ttc.enrichment.proposals.phrases import Tokens, candidate_phrases, screen
 from es_ttc.rewriters.base import Corpus, Expansion, Term
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
@@ -56,7 +56,7 @@ class Rm3Rewriter(WeightedRewriter):
         if params.weight == 0:
             return Expansion()
         found = await corpus.best(self.query(text, corpus.fields, None, params, named=False), params.feedback)
-        words = [candidates(document.split(), most_words=1) for _, document in found]
+        words = [candidate_phrases(document.split(), most_words=1) for _, document in found]
         distinct = list(dict.fromkeys(word for document in words for word in document))
         own, *analysed = await corpus.tokens([text, *distinct])
         tokens = dict(zip(distinct, analysed, strict=True))
@@ -88,5 +88,5 @@ def relevance_model(scores: Sequence[float], documents: Sequence[Mapping[str, in
 
 def _counted(document: str, tokens: Mapping[str, Tokens]) -> Counter[str]:
     """Return the term frequencies of a document by its analysed words."""
-    cleaned = (candidates([word], most_words=1) for word in document.split())
+    cleaned = (candidate_phrases([word], most_words=1) for word in document.split())
     return Counter(token for word in cleaned for one in word for token in tokens.get(one, ()))

@@ -14,12 +14,12 @@ from pydantic import Field
 
 from es_ttc.enrichment.proposals.document_frequency import DEFAULT_TAU, by_frequency
 from es_ttc.enrichment.proposals.parsing import proposals
-from es_ttc.enrichment.proposals.phrases import Phrase, candidates, screen
+from es_ttc.enrichment.proposals.phrases import Phrase, candidate_phrases, screen
 from es_ttc.errors import InvalidRequest
 from es_ttc.rewriters import program
 from es_ttc.rewriters.atomic import as_entries
 from es_ttc.rewriters.base import Corpus, Expansion, Fields, Term
-from es_ttc.rewriters.prompts import SCHEMA
+from es_ttc.rewriters.prompts import EXPANSION_SCHEMA
 from es_ttc.rewriters.weighted import FieldParams, WeightedRewriter
 
 _MAX_TEXT_LENGTH = 2000  # characters of the text for the model
@@ -99,7 +99,7 @@ class SiraRewriter(WeightedRewriter):
             question,
             max_tokens=params.phrases * (_TOKENS_OF_A_PROGRAM if params.program else _TOKENS_A_PHRASE),
             stop=("\n",) if corpus.continues else (),
-            schema=None if corpus.continues else program.SCHEMA if params.program else SCHEMA,
+            schema=None if corpus.continues else program.PROGRAM_SCHEMA if params.program else EXPANSION_SCHEMA,
         )
         asked = _asked(answer, params)
         if not asked.marks:
@@ -131,7 +131,7 @@ class _Asked:
 
 def _asked(answer: str, params: SiraParams) -> _Asked:
     if not params.program:
-        proposed = candidates(proposals(answer)[: params.phrases])
+        proposed = candidate_phrases(proposals(answer)[: params.phrases])
         texts = [*proposed, *_single_words(proposed)] if params.words else proposed
         return _Asked(dict.fromkeys(texts, (1.0, None)))
     read = program.retrieval_program(answer)
@@ -139,14 +139,14 @@ def _asked(answer: str, params: SiraParams) -> _Asked:
     words: dict[str, tuple[float, int | None]] = {}
     for place, one in enumerate(read.phrases[: params.phrases]):
         mark = (one.weight, place if len(one.alternatives) > 1 else None)
-        cut = candidates(one.alternatives)
+        cut = candidate_phrases(one.alternatives)
         for phrase in cut:
             marks.setdefault(phrase, mark)
         for word in _single_words(cut) if params.words else ():
             words.setdefault(word, mark)
     # A word that is also a phrase by itself keeps the phrase's place.
     return _Asked(
-        {**marks, **{word: mark for word, mark in words.items() if word not in marks}}, candidates(read.excluded)
+        {**marks, **{word: mark for word, mark in words.items() if word not in marks}}, candidate_phrases(read.excluded)
     )
 
 

@@ -25,7 +25,7 @@ from es_ttc.rescorers.programs.interface import (
     ProgramError,
     run,
 )
-from es_ttc.rescorers.programs.source import ENTRY, Reason, Refused, allowed_modules, compiled
+from es_ttc.rescorers.programs.source import ENTRY, RefusalReason, Refused, allowed_modules, compiled
 from es_ttc.sandbox import confinement, shared, wire
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 from es_ttc.vectors.moments import Moments
@@ -78,7 +78,7 @@ class _Texts(Sequence[str]):
     def __getitem__(self, place: slice) -> list[str]: ...
     def __getitem__(self, place: int | slice) -> str | list[str]:
         if self._texts is None:
-            self._texts = shared.texts_of(*self._parent.ask(self._kind, **self._about))
+            self._texts = shared.decoded_texts(*self._parent.ask(self._kind, **self._about))
         return self._texts[place]
 
 
@@ -150,9 +150,9 @@ def main(descriptor: int) -> None:
     except Refused as refused:
         _end(parent, refused.reason, refused.detail)
     except MemoryError:
-        _end(parent, Reason.MEMORY, "more memory than a program may have")
+        _end(parent, RefusalReason.MEMORY, "more memory than a program may have")
     except BaseException as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
-        _end(parent, Reason.FAILED, _sentence(error))
+        _end(parent, RefusalReason.FAILED, _sentence(error))
 
 
 def _run(program: Program, parent: _Parent) -> None:
@@ -179,7 +179,7 @@ def _run(program: Program, parent: _Parent) -> None:
         encoded: Float32 = np.concatenate(parts)
         return encoded
 
-    def noted(name: str, channel: Float32) -> None:
+    def send_channel(name: str, channel: Float32) -> None:
         parent.tell({"note": str(name)}, np.ascontiguousarray(channel, np.float32).tobytes())
 
     context = Context(
@@ -191,7 +191,7 @@ def _run(program: Program, parent: _Parent) -> None:
         stored=_SharedChunksView(parent),
         views=_AdapterViews(parent),
         calibration=calibration,
-        record=noted if task["noted"] else None,
+        record=send_channel if task["noted"] else None,
     )
     made: list[Any] = []
 
@@ -206,7 +206,7 @@ def _run(program: Program, parent: _Parent) -> None:
             result[:] = run(kept, queries, documents, context)
     except ProgramError as error:
         right = made and made[0].shape == (q, n) and np.issubdtype(made[0].dtype, np.floating)
-        raise Refused(Reason.NOT_FINITE if right else Reason.SHAPE, str(error)) from error
+        raise Refused(RefusalReason.NOT_FINITE if right else RefusalReason.SHAPE, str(error)) from error
     parent.tell({"done": True})
 
 
@@ -240,7 +240,7 @@ def _watch(parent: _Parent) -> Any:
     return watch
 
 
-def _end(parent: _Parent, reason: Reason, detail: str) -> None:
+def _end(parent: _Parent, reason: RefusalReason, detail: str) -> None:
     try:
         parent.tell({"reason": str(reason), "detail": detail[:_MAX_DETAIL].encode(errors="replace").decode()})
     finally:  # a program may have closed the socket: the parent notices the end

@@ -14,7 +14,7 @@ from typing import Any
 
 from es_ttc.errors import ConfigurationError
 
-ALLOWED = (
+ALLOWED_CALLS = (
     # its one socket, and the shared memory that comes through it
     "read", "write", "sendmsg", "recvmsg", "close",
     # memory
@@ -65,7 +65,7 @@ def lock(memory: int, cpu_seconds: int) -> None:
     library = seccomp()
     rules = library.SyscallFilter(library.KILL_PROCESS)
     rules.set_attr(library.Attr.CTL_TSYNC, 1)  # for threads that a library has begun, too
-    for name in ALLOWED:
+    for name in ALLOWED_CALLS:
         _allow(rules.add_rule, library.ALLOW, name)
     rules.load()
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.programs.interface import ADAPTERS, PASSAGE, TOPIC_LENGTH
-from es_ttc.rescorers.programs.source import Reason, Refused
+from es_ttc.rescorers.programs.source import RefusalReason, Refused
 from es_ttc.sandbox import wire
 from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
@@ -52,7 +52,7 @@ class SharedMoments:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class ProgramInputs:
     """The inputs of a program: q queries, n documents, the sizes (q, n, d), a sample for statistics along queries."""
 
     query_texts: Sequence[str]
@@ -62,7 +62,7 @@ class Inputs:
     sample: SharedMoments | None = None
 
 
-class Source(Protocol):
+class ProgramSource(Protocol):
     """A task's data for a program in addition to its inputs. A method may raise :class:`Refused` to end the program."""
 
     def chunks(self, granularity: Granularity) -> SharedChunks:
@@ -170,7 +170,9 @@ class Process:
             raise ConfigurationError(f"the sandbox could not lock its process: {refused.detail}") from refused
         self._until("defined", seconds)
 
-    def rank(self, inputs: Inputs, source: Source, seconds: float, note: Note | None = None) -> tuple[Float32, float]:
+    def rank(
+        self, inputs: ProgramInputs, source: ProgramSource, seconds: float, note: Note | None = None
+    ) -> tuple[Float32, float]:
         """Return the program's scores, ``(q, n)`` and finite, and its seconds, without those of answers."""
         q, n, d = inputs.size
         self._messages = 0
@@ -189,7 +191,7 @@ class Process:
         finally:
             result.close()
         if not np.isfinite(scores).all():
-            raise Refused(Reason.NOT_FINITE, "a score that is not finite")
+            raise Refused(RefusalReason.NOT_FINITE, "a score that is not finite")
         return scores, own
 
     def _until(self, what: str, seconds: float, answers: "_Answers | None" = None) -> float:
@@ -214,13 +216,13 @@ class Process:
                 self._send({"arrays": about}, [shared.descriptor for shared, _, _ in arrays], start + seconds - spent)
                 spent += time.monotonic() - start
             else:
-                raise Refused(Reason.CRASHED, "the sandbox sent what it never sends")
+                raise Refused(RefusalReason.CRASHED, "the sandbox sent what it never sends")
 
-    def _guarded(self, answer: Callable[[wire.Message], T], message: wire.Message) -> T:
+    def _guarded(self, answer: Callable[[wire.WireMessage], T], message: wire.WireMessage) -> T:
         try:
             return answer(message)
         except wire.MalformedMessage as error:
-            raise Refused(Reason.CRASHED, f"the sandbox sent no message: {error}") from None
+            raise Refused(RefusalReason.CRASHED, f"the sandbox sent no message: {error}") from None
 
     def _send(self, about: dict[str, Any], descriptors: Sequence[int], deadline: float) -> None:
         try:
@@ -230,23 +232,23 @@ class Process:
         except wire.PeerClosed:
             self._ended()
 
-    def _receive(self, deadline: float) -> wire.Message:
+    def _receive(self, deadline: float) -> wire.WireMessage:
         self._messages += 1
         if self._messages > _MAX_MESSAGES:
-            raise Refused(Reason.COST, f"more than {_MAX_MESSAGES:,} questions")
+            raise Refused(RefusalReason.COST, f"more than {_MAX_MESSAGES:,} questions")
         try:
             return wire.require_flat(wire.receive(self._channel, wire.FROM_CHILD, deadline=deadline))
         except TimeoutError:
             self._late()
         except wire.MalformedMessage as error:
             self.kill("")
-            raise Refused(Reason.CRASHED, f"the sandbox sent no message: {error}") from None
+            raise Refused(RefusalReason.CRASHED, f"the sandbox sent no message: {error}") from None
         except wire.PeerClosed:
             self._ended()
 
     def _late(self) -> NoReturn:
         self.kill("")
-        raise Refused(Reason.TIME, "longer than a program may take") from None
+        raise Refused(RefusalReason.TIME, "longer than a program may take") from None
 
     def _ended(self) -> NoReturn:
         """Return the reason why it ended."""
@@ -256,16 +258,16 @@ class Process:
             self.kill("it closed its socket, and went on")
             status = self._child.wait()
         if self._killed:
-            raise Refused(Reason.CRASHED, self._killed)
+            raise Refused(RefusalReason.CRASHED, self._killed)
         tried = f" (tried [{self._attempt}])" if self._attempt else ""
         if status == -signal.SIGSYS:
-            raise Refused(Reason.ESCAPED, f"a system call that programs may not make{tried}")
+            raise Refused(RefusalReason.ESCAPED, f"a system call that programs may not make{tried}")
         if status == -signal.SIGXCPU:
-            raise Refused(Reason.TIME, "more processor time than a program may take")
+            raise Refused(RefusalReason.TIME, "more processor time than a program may take")
         if status == -signal.SIGKILL:
-            raise Refused(Reason.MEMORY, "killed by the system, which does so when memory runs out")
+            raise Refused(RefusalReason.MEMORY, "killed by the system, which does so when memory runs out")
         name = signal.Signals(-status).name if status < 0 else f"status {status}"
-        raise Refused(Reason.CRASHED, f"the process ended with {name}{tried}")
+        raise Refused(RefusalReason.CRASHED, f"the process ended with {name}{tried}")
 
 
 def _checkout() -> dict[str, str]:
@@ -277,13 +279,13 @@ def _checkout() -> dict[str, str]:
 class _Answers:
     """Answers a child's requests, as arrays."""
 
-    def __init__(self, source: Source, size: tuple[int, int, int], note: Note | None) -> None:
+    def __init__(self, source: ProgramSource, size: tuple[int, int, int], note: Note | None) -> None:
         self._source = source
         self._size = size
         self._note = note
         self._notes = 0
 
-    def to(self, message: wire.Message) -> list[_Array]:
+    def to(self, message: wire.WireMessage) -> list[_Array]:
         """Return the requested arrays."""
         _, n, d = self._size
         match message.about:
@@ -296,17 +298,17 @@ class _Answers:
                 return _texts(self._source.document_texts())
             case {"ask": "view", "adapter": str(adapter), "max_length": None | int() as length}:
                 if adapter not in ADAPTERS or (length is not None and (adapter, length) != (PASSAGE, TOPIC_LENGTH)):
-                    raise Refused(Reason.FAILED, "asked for a view of documents that there is not")
+                    raise Refused(RefusalReason.FAILED, "asked for a view of documents that there is not")
                 return [(self._source.view(adapter, length), (n, d), "float32")]
             case {"ask": "encode", "adapter": str(adapter), "count": int(count)} if adapter in ADAPTERS:
                 sizes = [_size(message.about.get(name)) for name in ("dimensions", "max_length")]
-                vectors = self._source.encode(wire.unpacked(message.payload, count), adapter, *sizes)
+                vectors = self._source.encode(wire.unpack_message(message.payload, count), adapter, *sizes)
                 finite = np.nan_to_num(vectors.astype(np.float32))
                 return [(Shared.of(finite), finite.shape, "float32")]
             case _:
-                raise Refused(Reason.FAILED, f"asked for what there is not: {line(message.about.get('ask'))}")
+                raise Refused(RefusalReason.FAILED, f"asked for what there is not: {line(message.about.get('ask'))}")
 
-    def note(self, message: wire.Message) -> None:
+    def note(self, message: wire.WireMessage) -> None:
         """Pass on a channel."""
         q, n, _ = self._size
         self._notes += 1
@@ -319,18 +321,18 @@ class _Answers:
 def _size(given: Any) -> int | None:
     if given is None or (isinstance(given, int) and not isinstance(given, bool) and given >= 1):
         return given
-    raise Refused(Reason.FAILED, "encode_fn takes a list of texts, and sizes of 1 or more")
+    raise Refused(RefusalReason.FAILED, "encode_fn takes a list of texts, and sizes of 1 or more")
 
 
 def _texts(shared: SharedTexts) -> list[_Array]:
     return [(shared.blob, (shared.blob.size if shared.count else 0,), "uint8"), (shared.ends, (shared.count,), "int64")]
 
 
-def _reason(given: Any) -> Reason:
+def _reason(given: Any) -> RefusalReason:
     try:
-        return Reason(given)
+        return RefusalReason(given)
     except ValueError:
-        return Reason.CRASHED
+        return RefusalReason.CRASHED
 
 
 def line(text: Any) -> str:

@@ -16,9 +16,9 @@ import numpy as np
 from es_ttc.common.cancellable_calls import Call, current
 from es_ttc.errors import ConfigurationError
 from es_ttc.rescorers.programs.interface import Context, Program, ProgramError
-from es_ttc.rescorers.programs.source import Reason, Refused, check
+from es_ttc.rescorers.programs.source import RefusalReason, Refused, check
 from es_ttc.sandbox import confinement
-from es_ttc.sandbox.process import Inputs, Process, ProcessLimits, SharedMoments
+from es_ttc.sandbox.process import Process, ProcessLimits, ProgramInputs, SharedMoments
 from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts
 from es_ttc.vectors.chunks import Granularity
 from es_ttc.vectors.tokens import Float32
@@ -154,7 +154,7 @@ class ProgramProcessPool:
         if starting in done:
             return starting.result()
         self._keep_spare(starting)
-        raise Refused(Reason.TIME, "its process was not there in time")
+        raise Refused(RefusalReason.TIME, "its process was not there in time")
 
     def _start_spare(self) -> None:
         with self._lock:
@@ -199,10 +199,10 @@ class _WindowInputs:
         self._call = call
         self._end = end
 
-    def inputs(self) -> Inputs:
+    def inputs(self) -> ProgramInputs:
         """Return the inputs that are sent at once."""
         moments = self._context.calibration
-        return Inputs(
+        return ProgramInputs(
             self._context.query_texts,
             _shared(self._queries),
             _shared(self._documents),
@@ -235,7 +235,7 @@ class _WindowInputs:
         parts = [np.zeros((0, min(dimensions or dims, dims)), np.float32)]
         for start in range(0, len(texts), _BATCH):
             if self._call.given_up.done() or time.monotonic() > self._end:
-                raise Refused(Reason.TIME, "longer than a program may take")
+                raise Refused(RefusalReason.TIME, "longer than a program may take")
             batch = texts[start : start + _BATCH]
             parts.append(self._context.encode_fn(batch, adapter, dimensions, max_length))
         return np.concatenate(parts)

@@ -93,7 +93,7 @@ def mapped(descriptor: int, shape: Sequence[int], dtype: str, *, writable: bool 
     return values
 
 
-def texts_of(blob: NDArray[Any], ends: NDArray[Any]) -> list[str]:
+def decoded_texts(blob: NDArray[Any], ends: NDArray[Any]) -> list[str]:
     """Return the texts of :class:`SharedTexts`."""
     data = blob.tobytes()
     return [data[start:end].decode() for start, end in pairwise([0, *ends.tolist()])]

@@ -32,8 +32,8 @@ class Limit(NamedTuple):
 
 FROM_PARENT = Limit(64 * 2**20, 0)
 FROM_CHILD = Limit(64 * 2**10, 8 * 2**20)
-MAX_TEXTS = 10_000  # texts in one message
-MAX_CHARACTERS = 20_000  # characters of a text; encoders read fewer
+MAX_MESSAGE_TEXTS = 10_000  # texts in one message
+MAX_TEXT_CHARACTERS = 20_000  # characters of a text; encoders read fewer
 _BATCH_BYTES = FROM_CHILD.payload // 2
 
 
@@ -45,7 +45,7 @@ class MalformedMessage(Exception):
     """The other process sent an invalid message."""
 
 
-class Message(NamedTuple):
+class WireMessage(NamedTuple):
     """A received message."""
 
     about: dict[str, Any]
@@ -85,7 +85,7 @@ def send(
 
 def receive(
     channel: socket.socket, limit: Limit, *, descriptors: bool = False, deadline: float | None = None
-) -> Message:
+) -> WireMessage:
     """Return the next message and, if requested, the descriptors that came with it."""
     header, received = _exactly(channel, _HEADER.size, descriptors, deadline)
     sizes = _HEADER.unpack(header)
@@ -100,10 +100,10 @@ def receive(
         raise MalformedMessage(str(error)) from error
     if not isinstance(about, dict):
         raise MalformedMessage(f"a {type(about).__name__} in place of an object")
-    return Message(about, bytes(payload), received)
+    return WireMessage(about, bytes(payload), received)
 
 
-def require_flat(message: Message) -> Message:
+def require_flat(message: WireMessage) -> WireMessage:
     """Return a message whose object contains only plain values."""
     if any(isinstance(value, dict | list) for value in message.about.values()):
         raise MalformedMessage("a value that holds others")
@@ -121,10 +121,10 @@ def packed(texts: Sequence[str]) -> bytes:
     return ends.tobytes() + b"".join(encoded)
 
 
-def unpacked(payload: bytes, count: int) -> list[str]:
+def unpack_message(payload: bytes, count: int) -> list[str]:
     """Return the texts of :func:`packed`, each cut to the allowed length."""
-    if not 0 <= count <= MAX_TEXTS:
-        raise MalformedMessage(f"{count:,} texts in one message; {MAX_TEXTS:,} are allowed")
+    if not 0 <= count <= MAX_MESSAGE_TEXTS:
+        raise MalformedMessage(f"{count:,} texts in one message; {MAX_MESSAGE_TEXTS:,} are allowed")
     width = 8 * count
     ends = array.array(_ENDS)
     if len(payload) < width:
@@ -135,7 +135,7 @@ def unpacked(payload: bytes, count: int) -> list[str]:
     if any(end < start for start, end in pairwise(bounds)) or bounds[-1] != len(data):
         raise MalformedMessage("texts that end where there are none")
     try:
-        return [str(data[start:end], "utf-8")[:MAX_CHARACTERS] for start, end in pairwise(bounds)]
+        return [str(data[start:end], "utf-8")[:MAX_TEXT_CHARACTERS] for start, end in pairwise(bounds)]
     except UnicodeDecodeError as error:
         raise MalformedMessage("a text that is not UTF-8") from error
 
@@ -146,9 +146,9 @@ def batches(texts: Sequence[str]) -> list[Sequence[str]]:
     run: list[str] = []
     room = _BATCH_BYTES
     for text in texts:
-        cut = text[:MAX_CHARACTERS]
+        cut = text[:MAX_TEXT_CHARACTERS]
         size = 4 * len(cut) + 8
-        if run and (size > room or len(run) == MAX_TEXTS):
+        if run and (size > room or len(run) == MAX_MESSAGE_TEXTS):
             runs.append(run)
             run, room = [], _BATCH_BYTES
         run.append(cut)

@@ -20,7 +20,7 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach.feature_locations import Indices, contents_of
 from es_ttc.index.mappings.indices import sides_of
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.lab.judging.store import INDEX as JUDGEMENTS
+from es_ttc.lab.judging.store import JUDGEMENTS_INDEX as JUDGEMENTS
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, wait_for
 from tests.conftest import Outcome

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from es_ttc.cli.calibrate import _calibrate
-from es_ttc.cli.searching import CliQuery, SearchTarget, compare
-from es_ttc.cli.searching import search as cli_search
+from es_ttc.cli.searching import CliQuery, SearchTarget, compare_methods
+from es_ttc.cli.searching import search_by_method as cli_search
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
@@ -73,9 +73,7 @@ def relayed(watched: Relay) -> Iterator[Relay]:
 @pytest.fixture(scope="session")
 def through_relay(watched: Relay, encoder: Encoder) -> Iterator[str]:
     """A gateway with credentials of its own for side indices; it keeps no features."""
-    with gateway_to(
-        watched.url, encoder, feature_cache_mb=0, side_credentials="gateway", api_key="c2VydmljZQ=="
-    ) as url:
+    with gateway_to(watched.url, encoder, feature_cache_mb=0, side_index_auth="gateway", api_key="c2VydmljZQ==") as url:
         yield url
 
 
@@ -261,7 +259,7 @@ async def test_the_command_line_searches_it_too(engine: Engine, attached: str, g
     client = await connect(EngineSettings(engine=gateway))
     target = await SearchTarget.of(client, attached, FIELDS)
     try:
-        bm25, hybrid = await compare(target, CliQuery(CATS, "hybrid", 5))
+        bm25, hybrid = await compare_methods(target, CliQuery(CATS, "hybrid", 5))
         dense = await cli_search(target, CliQuery(CATS, "dense", 100))
         rescored = await cli_search(target, CliQuery(CATS, "spectral", 5, first_pass="dense"))
     finally:

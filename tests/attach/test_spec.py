@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from es_ttc.cli.attach import merged
+from es_ttc.cli.attach import merged_spec
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.vectors.codecs import DEFAULT_CODEC
@@ -33,8 +33,8 @@ DEFAULTS = IndexSpec(NEW)
 def test_merged_prefers_options_to_present_features_to_defaults(
     options: dict[str, Any], present: IndexSpec | None, encoder: EncoderIdentity, expected: IndexSpec
 ) -> None:
-    assert merged(options, present, encoder, distinguishes_roles=True) == expected
+    assert merged_spec(options, present, encoder, distinguishes_roles=True) == expected
 
 
 def test_merged_stores_no_reversed_readings_for_an_encoder_without_roles() -> None:
-    assert merged({"chunks": True}, None, NEW, distinguishes_roles=False) == replace(DEFAULTS, chunks=True)
+    assert merged_spec({"chunks": True}, None, NEW, distinguishes_roles=False) == replace(DEFAULTS, chunks=True)

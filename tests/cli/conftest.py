@@ -45,7 +45,7 @@ def _filled(engine_url: str, encoder: Encoder) -> Iterator[Filled]:
         engine = runner.run(connect(EngineSettings(engine=engine_url)))
         try:
             small = limit_style.generate(documents=30, queries=20)
-            shown = runner.run(exhibit.fill(engine, name, small, encoder))
+            shown = runner.run(exhibit.fill_index(engine, name, small, encoder))
             with gateway_to(engine_url, encoder, encoder="minilm@onnx") as gateway:
                 yield Filled(shown, engine_url, gateway)
         finally:

@@ -12,15 +12,15 @@ import pytest
 from rich.console import Console
 
 from es_ttc.cli.app import run
-from es_ttc.cli.demo import examples
+from es_ttc.cli.demo import demo_examples
 from es_ttc.cli.views import method_table
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.index.ingest import IngestResult
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.demo import limit_style, stdlib
-from es_ttc.lab.demo.exhibit import METHODS, METRIC, PREFIX, Exhibit, added_ms, gains
+from es_ttc.lab.demo.exhibit import DEMO_PREFIX, METHODS, Exhibit, added_ms, gains
 from es_ttc.lab.evaluation.datasets import Collection, Document
-from es_ttc.lab.evaluation.metrics import QueryScores
+from es_ttc.lab.evaluation.metrics import NDCG_10, QueryScores
 from es_ttc.lab.evaluation.results import CollectionResult, MethodResult
 
 WIDTH = 100
@@ -35,7 +35,7 @@ def measured(name: str, **ndcg: list[float]) -> tuple[Exhibit, CollectionResult]
         method: MethodResult(
             name=method,
             params={},
-            scores=QueryScores(queries, {METRIC: np.array(values)}),
+            scores=QueryScores(queries, {NDCG_10: np.array(values)}),
             intervals={},
             versus={},
             seconds=np.full(len(queries), place / 1000),
@@ -44,7 +44,7 @@ def measured(name: str, **ndcg: list[float]) -> tuple[Exhibit, CollectionResult]
     }
     result = CollectionResult(name, "test", 1, len(queries), len(queries), (), "bm25", methods, texts)
     spec = IndexSpec(EncoderIdentity("m", "r", 2, 3), text_fields=("text",))
-    return Exhibit(collection, PREFIX + name, spec, IngestResult()), result
+    return Exhibit(collection, DEMO_PREFIX + name, spec, IngestResult()), result
 
 
 def test_a_gain_is_over_the_better_of_the_engines_own_rankings() -> None:
@@ -56,15 +56,15 @@ def test_a_gain_is_over_the_better_of_the_engines_own_rankings() -> None:
 def test_examples_are_the_greatest_gains_and_the_greatest_loss() -> None:
     first = measured("a", bm25=[0.0, 0.5, 1.0], dense=[0.4, 0.2, 0.0], blend=[1.0, 0.6, 0.3])
     last = measured("b", bm25=[0.0, 0.5], dense=[0.0, 0.0], blend=[0.1, 1.0])
-    chosen = examples([first[0], last[0]], [first[1], last[1]])
-    shown = [(index.removeprefix(PREFIX), query) for index, query, _ in chosen]
+    chosen = demo_examples([first[0], last[0]], [first[1], last[1]])
+    shown = [(index.removeprefix(DEMO_PREFIX), query) for index, query, _ in chosen]
     assert shown == [
         ("a", "q0"),
         ("a", "q2"),
         ("b", "q1"),
     ]
 
-    assert len(examples([last[0]], [last[1]])) == 1
+    assert len(demo_examples([last[0]], [last[1]])) == 1
 
 
 def test_the_table_of_methods_shows_quality_as_figures_and_bars() -> None:
@@ -138,4 +138,4 @@ def test_the_demonstration_runs_to_its_end_and_leaves_nothing_behind(
     assert json.loads(body[1])["rescore"]["ttc"]["method"] == "blend"
 
     with urllib.request.urlopen(f"{opensearch_url}/_cat/indices?format=json&h=index", timeout=60) as response:
-        assert not [index for index in json.load(response) if index["index"].startswith(PREFIX)]
+        assert not [index for index in json.load(response) if index["index"].startswith(DEMO_PREFIX)]

@@ -167,7 +167,7 @@ def test_a_narrow_terminal_gets_the_columns_that_fit(small: Path) -> None:
     from es_ttc.lab.evaluation.datasets import load_collection
     from es_ttc.lab.evaluation.methods import resolve
     from es_ttc.lab.evaluation.plan import EvaluationPlan
-    from es_ttc.lab.evaluation.plan import run as run_plan
+    from es_ttc.lab.evaluation.plan import run_plan as run_plan
 
     result, _ = run_plan(EvaluationPlan(resolve(["bm25"])), load_collection(small))
     console = Console(width=80, record=True, file=io.StringIO())

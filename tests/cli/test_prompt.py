@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from es_ttc.cli.prompt import Choices, Prompt
+from es_ttc.cli.prompt import Choices, DemoPrompt
 from es_ttc.errors import InvalidRequest
 
 
@@ -31,7 +31,7 @@ def talk(*lines: str | type[BaseException]) -> tuple[str, list[tuple[str, Choice
         return f"answer to {text}"
 
     console = Console(file=io.StringIO(), width=100)
-    prompt = Prompt(
+    prompt = DemoPrompt(
         choices=Choices("books", "spectral"),
         indices=["books", "films"],
         methods=["bm25", "spectral"],

@@ -17,11 +17,11 @@ from es_ttc.cli.searching import (
     CliQuery,
     SearchTarget,
     body_of,
-    compare,
+    compare_methods,
     curl,
     hits_of,
     require_compared_fields,
-    search,
+    search_by_method,
 )
 from es_ttc.cli.views import ShownHit, ShownSpan
 from es_ttc.encoders.base import Encoder
@@ -80,7 +80,9 @@ class TestThroughTheGateway:
         collection = filled.exhibit.collection
         found = 0
         for query, text in collection.queries.items():
-            rankings = self.run(filled, lambda target, text=text: compare(target, CliQuery(text, "spectral", 5)))
+            rankings = self.run(
+                filled, lambda target, text=text: compare_methods(target, CliQuery(text, "spectral", 5))
+            )
             assert [ranking.heading for ranking in rankings] == ["bm25", "hybrid", "spectral"]
             assert all(set(ranking.ranks()) == {one.id for one in collection.documents} for ranking in rankings)
             best = rankings[-1].hits[0]
@@ -91,16 +93,16 @@ class TestThroughTheGateway:
 
     def test_a_dense_first_pass_finds_what_shares_no_word_with_the_text(self, filled: Filled) -> None:
         asked = CliQuery("insects that make honey", "spectral", 5)
-        by_bm25 = self.run(filled, lambda target: search(target, asked))
-        by_dense = self.run(filled, lambda target: search(target, replace(asked, first_pass="dense")))
+        by_bm25 = self.run(filled, lambda target: search_by_method(target, asked))
+        by_dense = self.run(filled, lambda target: search_by_method(target, replace(asked, first_pass="dense")))
         assert by_bm25.hits == []
         assert len(by_dense.hits) == 5
         assert all(hit.span is not None for hit in by_dense.hits)
 
     def test_hybrid_fuses_the_engines_own_two(self, filled: Filled) -> None:
         text = next(iter(filled.exhibit.collection.queries.values()))
-        bm25, hybrid = self.run(filled, lambda target: compare(target, CliQuery(text, "hybrid", 5)))
-        dense = self.run(filled, lambda target: search(target, CliQuery(text, "dense", 100)))
+        bm25, hybrid = self.run(filled, lambda target: compare_methods(target, CliQuery(text, "hybrid", 5)))
+        dense = self.run(filled, lambda target: search_by_method(target, CliQuery(text, "dense", 100)))
         ranks = [bm25.ranks(), dense.ranks()]
         for hit in hybrid.hits:
             fused = sum(1 / (60 + rank[hit.id]) for rank in ranks if hit.id in rank)
@@ -118,7 +120,7 @@ class TestThroughTheGateway:
         with asyncio.Runner() as runner:
             engine = runner.run(connect(EngineSettings(engine=filled.engine)))
             try:
-                runner.run(exhibit.fill(engine, second, more, encoder))
+                runner.run(exhibit.fill_index(engine, second, more, encoder))
                 actions = [{"add": {"index": index, "alias": alias}} for index in (first, second)]
                 runner.run(engine.request("POST", "/_aliases", body={"actions": actions}))
                 found = es_ttc("search", alias, collection.documents[0].text, "--gateway", filled.gateway, "--json")
@@ -142,7 +144,7 @@ class TestThroughTheGateway:
         among = {"ids": {"values": wanted}}
         for first_pass in ("bm25", "dense") if method == "spectral" else ("bm25",):
             asked = CliQuery(text, method, 5, first_pass=first_pass, among=among)
-            ranking = self.run(filled, lambda target, asked=asked: search(target, asked))
+            ranking = self.run(filled, lambda target, asked=asked: search_by_method(target, asked))
             assert ranking.hits
             assert set(ranking.ranks()) <= set(wanted)
 
@@ -153,7 +155,7 @@ class TestThroughTheGateway:
                 self.run(filled, lambda target, asked=asked: require_compared_fields(target, asked))
 
     def test_a_method_compared_with_itself_stands_there_once(self, filled: Filled) -> None:
-        rankings = self.run(filled, lambda target: compare(target, CliQuery("paper", "bm25", 5)))
+        rankings = self.run(filled, lambda target: compare_methods(target, CliQuery("paper", "bm25", 5)))
         assert sorted(ranking.heading for ranking in rankings) == ["bm25", "hybrid"]
 
 

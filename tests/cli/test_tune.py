@@ -89,7 +89,7 @@ def test_test_queries_are_refused_but_for_cross_fitting_where_there_are_no_other
     assert report["against_default"]["cross_fitted"]
     assert len(report["against_default"]["by_fold"]) == 2
     assert report["encoder"] is None
-    assert run(["tune", str(both), "--split", "valid", "--queries", "3", *tune]) == 0
+    assert run(["tune", str(both), "--split", "valid", "--sample", "3", *tune]) == 0
     assert json.loads(capsys.readouterr().out)["queries"] == 3
 
 

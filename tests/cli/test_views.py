@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from es_ttc.cli.views import ShownComparison, ShownHit, ShownPassage, ShownRanking, ShownSpan, clean, listing
+from es_ttc.cli.views import ShownComparison, ShownHit, ShownPassage, ShownRanking, ShownSpan, listing, printable
 
 TEXT = (
     "This module gives access to mathematical functions. acos(x): Return the arc cosine of x. "
@@ -164,11 +164,11 @@ def test_documents_do_not_command_the_terminal() -> None:
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_cleaning_keeps_every_position_and_leaves_nothing_that_a_terminal_obeys(text: str) -> None:
-    cleaned = clean(text)
+    cleaned = printable(text)
     assert len(cleaned) == len(text)
     cleaned.encode()  # a lone surrogate would raise
     assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in cleaned)
-    assert clean(cleaned) == cleaned
+    assert printable(cleaned) == cleaned
 
 
 @given(st.text(max_size=300), st.integers(0, 300), st.integers(0, 300), st.integers(16, 120), st.integers(1, 4))

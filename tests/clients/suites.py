@@ -107,7 +107,7 @@ def main(python: str, **options: Path | None) -> None:
         spec = NodeSpec(
             cache_dir=Settings().cache_dir, name=f"suites-{os.getpid()}", port=0, owned=True, keep_data=False
         )
-        with process.start(spec, distribution=suite.node()) as node:
+        with process.start_node(spec, distribution=suite.node()) as node:
             direct = run(suite, checkout, python, node.url)
             with gateway_to(node.url) as gateway:
                 through = run(suite, checkout, python, gateway)

@@ -3,16 +3,16 @@
 import pytest
 
 from es_ttc.lab.discovery.evaluator import cost_ratio
-from es_ttc.lab.discovery.records import ProposedProgram, Record, TaskResult
+from es_ttc.lab.discovery.records import ProgramRecord, ProposedProgram, TaskResult
 from es_ttc.lab.discovery.screening import ProposedPrograms, distance, shapes
 from es_ttc.lab.discovery.summary import admits, frontier
-from es_ttc.rescorers.programs.source import Reason, Refused
+from es_ttc.rescorers.programs.source import RefusalReason, Refused
 
 PROGRAM = "import numpy as np\n\n\ndef program(Q, D, S, ctx):\n    best = S.max(axis=1, keepdims=True)\n    return {}\n"
 
 
-def record(name: str, cost: float, mean: float, *, admitted: bool = False) -> Record:
-    return Record(
+def record(name: str, cost: float, mean: float, *, admitted: bool = False) -> ProgramRecord:
+    return ProgramRecord(
         generation=1,
         name=name,
         proposal=ProposedProgram(source="x", origin="t"),
@@ -61,13 +61,13 @@ def test_names_comments_and_constants_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (PROGRAM.format("S / best"), Reason.EVALUATED_ONCE),
-        (PROGRAM.format("S / best").replace("axis=1", "axis=0"), Reason.EVALUATED_ONCE),
-        (PROGRAM.format("S / best").replace("best", "top"), Reason.EVALUATED_ONCE),
+        (PROGRAM.format("S / best"), RefusalReason.EVALUATED_ONCE),
+        (PROGRAM.format("S / best").replace("axis=1", "axis=0"), RefusalReason.EVALUATED_ONCE),
+        (PROGRAM.format("S / best").replace("best", "top"), RefusalReason.EVALUATED_ONCE),
         ("def program(Q, D, S, ctx):\n    return S\n", None),
     ],
 )
-def test_a_program_has_one_evaluation(source: str, reason: Reason | None) -> None:
+def test_a_program_has_one_evaluation(source: str, reason: RefusalReason | None) -> None:
     registry = ProposedPrograms(0.02)
     registry.add("g001", PROGRAM.format("S / best"))
     if reason is None:
@@ -83,4 +83,4 @@ def test_near_copies_are_not_distinct() -> None:
     registry.add("g001", PROGRAM.format("S / best"))
     with pytest.raises(Refused, match="a distance of 0") as caught:
         registry.screen(PROGRAM.format("S - best"))
-    assert caught.value.reason == Reason.NOT_DISTINCT
+    assert caught.value.reason == RefusalReason.NOT_DISTINCT

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from es_ttc.lab.discovery.evaluator import Limits, run
-from es_ttc.lab.discovery.grammar.operations import MODULES, OPERATIONS
+from es_ttc.lab.discovery.grammar.operations import GRAMMAR, PRIMITIVE_MODULES
 from es_ttc.lab.discovery.grammar.trees import Tree, cross, draw, mutate, render
 from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
-from es_ttc.lab.discovery.records import ProposedProgram, Record
+from es_ttc.lab.discovery.records import ProgramRecord, ProposedProgram
 from es_ttc.lab.discovery.seeds import KNOWN, seeds
 from es_ttc.lab.discovery.tasks import DiscoveryTask
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
@@ -42,7 +42,7 @@ def test_the_seeds_are_the_twelve() -> None:
 
 
 def test_every_primitive_has_a_home() -> None:
-    assert {name for one in OPERATIONS.values() for name in one.imports} == set(MODULES)
+    assert {name for one in GRAMMAR.values() for name in one.imports} == set(PRIMITIVE_MODULES)
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_grammar_proposals_are_allowed_and_run(bees: DiscoveryTask) -> None:
 def test_every_operation_runs(bees: DiscoveryTask) -> None:
     """One tree an operation, all summed in one program."""
     source = random.Random(1)
-    wanted = set(OPERATIONS)
+    wanted = set(GRAMMAR)
     trees = list(KNOWN.values())
     while missing := wanted - {node.name for tree in trees for node in tree.nodes()}:
         tree = draw(source, "scores")
@@ -79,7 +79,9 @@ def test_every_operation_runs(bees: DiscoveryTask) -> None:
 
 def test_a_proposal_follows_from_seed_generation_and_memory() -> None:
     memory = [
-        Record(generation=place, name=seed.title, proposal=seed, verdict="measured", mean=place / 100, cost=2.0 + place)
+        ProgramRecord(
+            generation=place, name=seed.title, proposal=seed, verdict="measured", mean=place / 100, cost=2.0 + place
+        )
         for place, seed in enumerate(seeds(cheap=True))
     ]
 

@@ -7,12 +7,12 @@ import pytest
 
 from es_ttc.errors import ConfigurationError, LlmError
 from es_ttc.lab.discovery.evaluator import Evaluator
-from es_ttc.lab.discovery.loop import search
+from es_ttc.lab.discovery.loop import search_programs
 from es_ttc.lab.discovery.proposers.llm import LlmProposer, claims, program_of, prompt
-from es_ttc.lab.discovery.records import DiscoveryPlan, ProposedProgram, Record, SearchLog, TaskResult
-from es_ttc.lab.discovery.summary import status
+from es_ttc.lab.discovery.records import DiscoveryPlan, ProgramRecord, ProposedProgram, SearchLog, TaskResult
+from es_ttc.lab.discovery.summary import discovery_status
 from es_ttc.lab.discovery.tasks import DiscoveryTask
-from es_ttc.rescorers.programs.source import Reason
+from es_ttc.rescorers.programs.source import RefusalReason
 from tests.support.llm import scripted_model, settings_for
 
 PROGRAM = '''"""
@@ -51,7 +51,7 @@ def test_the_prompt_holds_results_failures_and_the_frontier_within_its_room() ->
         value=0.5, delta=0.1, queries=1, documents=1, index_texts=1, query_texts=0, readings=(), seconds=0
     )
     records = [
-        Record(
+        ProgramRecord(
             generation=1,
             name="g001",
             proposal=ProposedProgram(source=PROGRAM, origin="llm", novelty="words first."),
@@ -60,12 +60,12 @@ def test_the_prompt_holds_results_failures_and_the_frontier_within_its_room() ->
             cost=2.0,
             tasks={"bees": task},
         ),
-        Record(
+        ProgramRecord(
             generation=2,
             name="g002",
             proposal=ProposedProgram(source="import torch", origin="llm"),
             verdict="rejected",
-            reason=Reason.EXTERNAL,
+            reason=RefusalReason.EXTERNAL,
             detail="line 1: imports [torch]",
         ),
     ]
@@ -93,24 +93,24 @@ async def test_a_scripted_model_drives_the_loop(
 
     answers = [f"```python\n{PROGRAM}```", "I am sorry.", ""]
 
-    def searched(url: str) -> list[Record]:
+    def searched(url: str) -> list[ProgramRecord]:
         proposer = LlmProposer(settings_for(url, llm_api="chat", llm_model="m"), 1)
         with SearchLog(tmp_path / "s") as memory:
             memory.begin(PLAN)
-            list(search(memory, evaluator_of(tasks), proposer, 3, distance=0.02))
+            list(search_programs(memory, evaluator_of(tasks), proposer, 3, distance=0.02))
             return list(memory.records)
 
     async with scripted_model(answers) as model:
         records = await asyncio.to_thread(searched, model.url)
     assert [(record.verdict, record.reason) for record in records] == [
         ("measured", None),
-        ("rejected", Reason.SYNTAX),
-        ("rejected", Reason.NO_PROPOSAL),
+        ("rejected", RefusalReason.SYNTAX),
+        ("rejected", RefusalReason.NO_PROPOSAL),
     ]
     assert records[0].proposal.novelty == "words first."
     assert "g001" in str(model.asked[1])
     assert "g002 syntax" in str(model.asked[2])
-    found = status(PLAN, records)
+    found = discovery_status(PLAN, records)
     assert found["llm"]["calls"] == 3
     assert found["proposals"] == {
         "all": 3,
@@ -126,12 +126,12 @@ async def test_an_endpoint_that_fails_ends_the_search_and_costs_no_generation(
 ) -> None:
     import asyncio
 
-    def searched(url: str) -> list[Record]:
+    def searched(url: str) -> list[ProgramRecord]:
         proposer = LlmProposer(settings_for(url, llm_model="m", llm_attempts=1), 1)
         with SearchLog(tmp_path / "s") as memory:
             memory.begin(PLAN)
             with pytest.raises(LlmError):
-                list(search(memory, evaluator_of(tasks), proposer, 3, distance=0.02))
+                list(search_programs(memory, evaluator_of(tasks), proposer, 3, distance=0.02))
             return list(memory.records)
 
     async with scripted_model([500]) as model:
@@ -151,6 +151,6 @@ def test_the_loop_survives_a_small_base_model(
     proposer = LlmProposer(settings_for(llm_url), 1, characters=1_000, tokens=48)
     with SearchLog(tmp_path) as memory:
         memory.begin(PLAN)
-        records = list(search(memory, evaluator_of(tasks), proposer, 2, distance=0.02))
+        records = list(search_programs(memory, evaluator_of(tasks), proposer, 2, distance=0.02))
     assert [record.generation for record in records] == [1, 2]
     assert all(record.proposal.llm is not None and record.proposal.llm.completion_tokens > 0 for record in records)

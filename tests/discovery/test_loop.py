@@ -15,13 +15,20 @@ import pytest
 
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.discovery.evaluator import Evaluator
-from es_ttc.lab.discovery.loop import Proposer, ReplayProposer, search
+from es_ttc.lab.discovery.loop import Proposer, ReplayProposer, search_programs
 from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
-from es_ttc.lab.discovery.records import FILE, DiscoveryPlan, ProposedProgram, Record, SearchLog, read
+from es_ttc.lab.discovery.records import (
+    MEMORY_FILE,
+    DiscoveryPlan,
+    ProgramRecord,
+    ProposedProgram,
+    SearchLog,
+    read_memory,
+)
 from es_ttc.lab.discovery.seeds import seeds
 from es_ttc.lab.discovery.summary import frontier
 from es_ttc.lab.discovery.tasks import DiscoveryTask
-from es_ttc.rescorers.programs.source import Reason
+from es_ttc.rescorers.programs.source import RefusalReason
 
 PLAN = DiscoveryPlan(encoder="minilm", identity="x", seed=3, proposer="grammar", tasks=())
 DISTANCE = 0.02
@@ -46,43 +53,43 @@ def program(Q, D, S, ctx):
     return total
 """
 
-RECORDED: list[tuple[str, Reason | None]] = [
+RECORDED: list[tuple[str, RefusalReason | None]] = [
     (GOOD, None),
-    (GOOD, Reason.EVALUATED_ONCE),
-    (f"# again\n{GOOD}", Reason.EVALUATED_ONCE),
-    (SAME_SCORES, Reason.NOT_DISTINCT),
-    ("def program(Q, D, S, ctx):\n    return S if len(D) == 6 else -S\n", Reason.TASK_UNIVERSAL),
-    ("import random\ndef program(Q, D, S, ctx):\n    return S * random.random()\n", Reason.DETERMINISTIC),
-    (UNSTEADY, Reason.DETERMINISTIC),
-    ("import torch\ndef program(Q, D, S, ctx):\n    return S\n", Reason.EXTERNAL),
-    ("def program(Q, D, S, ctx, weight=0.5):\n    return S * weight\n", Reason.CONSTANTS),
-    ("def program(Q, D, S, ctx):\n    while True:\n        S = S + 1\n    return S\n", Reason.TIME),
+    (GOOD, RefusalReason.EVALUATED_ONCE),
+    (f"# again\n{GOOD}", RefusalReason.EVALUATED_ONCE),
+    (SAME_SCORES, RefusalReason.NOT_DISTINCT),
+    ("def program(Q, D, S, ctx):\n    return S if len(D) == 6 else -S\n", RefusalReason.TASK_UNIVERSAL),
+    ("import random\ndef program(Q, D, S, ctx):\n    return S * random.random()\n", RefusalReason.DETERMINISTIC),
+    (UNSTEADY, RefusalReason.DETERMINISTIC),
+    ("import torch\ndef program(Q, D, S, ctx):\n    return S\n", RefusalReason.EXTERNAL),
+    ("def program(Q, D, S, ctx, weight=0.5):\n    return S * weight\n", RefusalReason.CONSTANTS),
+    ("def program(Q, D, S, ctx):\n    while True:\n        S = S + 1\n    return S\n", RefusalReason.TIME),
     (
         "import numpy as np\ndef program(Q, D, S, ctx):\n    held = []\n    while True:\n"
         "        held.append(np.ones((1000, 1000)))\n    return S\n",
-        Reason.MEMORY,
+        RefusalReason.MEMORY,
     ),
-    ("def program(Q, D, S, ctx):\n    return open('/etc/passwd')\n", Reason.FORBIDDEN),
-    ("import socket\ndef program(Q, D, S, ctx):\n    return socket.socket()\n", Reason.FORBIDDEN),
-    ("import os\ndef program(Q, D, S, ctx):\n    return os.fork()\n", Reason.FORBIDDEN),
-    ("import numpy as np\ndef program(Q, D, S, ctx):\n    return S * np.nan\n", Reason.NOT_FINITE),
-    ("def program(Q, D, S, ctx):\n    return S[:1, :1]\n", Reason.SHAPE),
-    ("def program(Q, D, S, ctx):\n    return S @ Q\n", Reason.FAILED),
-    ("def program(Q, D, S, ctx):\n    return ctx.encode_fn(['a'] * 9000)\n", Reason.COST),
-    ("def program(Q, D, S, ctx):\nreturn S\n", Reason.SYNTAX),
-    ("I am sorry, I cannot write programs.", Reason.SYNTAX),
-    ("", Reason.NO_PROPOSAL),
+    ("def program(Q, D, S, ctx):\n    return open('/etc/passwd')\n", RefusalReason.FORBIDDEN),
+    ("import socket\ndef program(Q, D, S, ctx):\n    return socket.socket()\n", RefusalReason.FORBIDDEN),
+    ("import os\ndef program(Q, D, S, ctx):\n    return os.fork()\n", RefusalReason.FORBIDDEN),
+    ("import numpy as np\ndef program(Q, D, S, ctx):\n    return S * np.nan\n", RefusalReason.NOT_FINITE),
+    ("def program(Q, D, S, ctx):\n    return S[:1, :1]\n", RefusalReason.SHAPE),
+    ("def program(Q, D, S, ctx):\n    return S @ Q\n", RefusalReason.FAILED),
+    ("def program(Q, D, S, ctx):\n    return ctx.encode_fn(['a'] * 9000)\n", RefusalReason.COST),
+    ("def program(Q, D, S, ctx):\nreturn S\n", RefusalReason.SYNTAX),
+    ("I am sorry, I cannot write programs.", RefusalReason.SYNTAX),
+    ("", RefusalReason.NO_PROPOSAL),
     ("def program(Q, D, S, ctx):\n    return -S\n", None),
 ]
 
 
 def searched(
     folder: Path, evaluator: Evaluator, proposer: Proposer, generations: int, begin: Sequence[ProposedProgram] = ()
-) -> list[Record]:
+) -> list[ProgramRecord]:
     with SearchLog(folder) as memory:
         if memory.plan is None:
             memory.begin(PLAN)
-        list(search(memory, evaluator, proposer, generations, seeds=begin, distance=DISTANCE))
+        list(search_programs(memory, evaluator, proposer, generations, seeds=begin, distance=DISTANCE))
         return list(memory.records)
 
 
@@ -95,8 +102,8 @@ def test_a_recording_drives_the_loop_and_every_reason_is_the_right_one(
     records = searched(tmp_path / "s", evaluator, proposer, len(RECORDED) + 1)
     found = [(record.name, record.reason) for record in records]
     expected = [(f"g{place:03d}", reason) for place, (_, reason) in enumerate(RECORDED, 1)]
-    assert found == [*expected, (f"g{len(RECORDED) + 1:03d}", Reason.NO_PROPOSAL)]
-    plan, kept = read(tmp_path / "s")
+    assert found == [*expected, (f"g{len(RECORDED) + 1:03d}", RefusalReason.NO_PROPOSAL)]
+    plan, kept = read_memory(tmp_path / "s")
     assert (plan, kept) == (PLAN, records)
     good = records[0]
     assert good.mean is not None
@@ -128,7 +135,7 @@ def test_a_torn_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
         memory.begin(PLAN)
         for generation in (1, 2):
             memory.append(_rejected(generation))
-    path = tmp_path / FILE
+    path = tmp_path / MEMORY_FILE
     whole = path.read_bytes()
     first = whole.index(b"\n", whole.index(b"\n") + 1) + 1
     for size in sorted({*range(0, len(whole), 11), *range(first - 2, first + 3), len(whole) - 1}):
@@ -138,7 +145,7 @@ def test_a_torn_line_is_cut_off_wherever_it_was_torn(tmp_path: Path) -> None:
             assert (memory.plan is not None, len(memory.records)) == (kept > 0, max(0, kept - 1))
         assert path.read_bytes() == whole[: whole[:size].rfind(b"\n") + 1]
     path.write_bytes(whole[: first + 5])
-    assert len(read(tmp_path)[1]) == 1  # a reader leaves the line that is being written
+    assert len(read_memory(tmp_path)[1]) == 1  # a reader leaves the line that is being written
     with SearchLog(tmp_path) as memory:
         memory.append(_rejected(2))
     assert path.read_bytes() == whole
@@ -148,7 +155,7 @@ def test_damage_in_the_midst_is_told(tmp_path: Path) -> None:
     with SearchLog(tmp_path) as memory:
         memory.begin(PLAN)
         memory.append(_rejected(1))
-    path = tmp_path / FILE
+    path = tmp_path / MEMORY_FILE
     path.write_bytes(path.read_bytes().replace(b'"generation":1', b'"generation":"x"'))
     with pytest.raises(ConfigurationError, match="line 2"):
         SearchLog(tmp_path)
@@ -165,12 +172,12 @@ def test_a_killed_search_leaves_a_whole_memory_and_ends_where_an_unbroken_one_do
 ) -> None:
     monkeypatch.setenv("ES_TTC_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    begin = ["--generated", "limit-style", "--documents", "12", "--queries", "6"]
+    begin = ["--generated", "limit-style", "--max-documents", "12", "--max-queries", "6"]
     begin += ["--seeds", "none", "--encoder", "minilm@onnx"]
     folder = tmp_path / "killed"
     kills = 0
     for wait in (0.0, 0.6):
-        process = _start(folder, [] if (folder / FILE).exists() and _plan_written(folder) else begin)
+        process = _start(folder, [] if (folder / MEMORY_FILE).exists() and _plan_written(folder) else begin)
         lines = _lines(folder)
         deadline = time.monotonic() + 60
         while process.poll() is None and _lines(folder) <= lines and time.monotonic() < deadline:
@@ -181,14 +188,14 @@ def test_a_killed_search_leaves_a_whole_memory_and_ends_where_an_unbroken_one_do
             kills += 1
         process.communicate(timeout=60)
         if _plan_written(folder):
-            read(folder)  # whole
+            read_memory(folder)  # whole
     assert kills
     _await_no_orphans(10)
     last = _start(folder, [])
     assert last.wait(timeout=120) == 0, last.communicate()
     unbroken = _start(tmp_path / "unbroken", begin)
     assert unbroken.wait(timeout=120) == 0, unbroken.communicate()
-    assert _results(read(folder)[1]) == _results(read(tmp_path / "unbroken")[1])
+    assert _results(read_memory(folder)[1]) == _results(read_memory(tmp_path / "unbroken")[1])
 
 
 def _await_no_orphans(seconds: float) -> None:
@@ -215,21 +222,21 @@ def _plan_written(folder: Path) -> bool:
 
 
 def _lines(folder: Path) -> int:
-    path = folder / FILE
+    path = folder / MEMORY_FILE
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _rejected(generation: int) -> Record:
-    return Record(
+def _rejected(generation: int) -> ProgramRecord:
+    return ProgramRecord(
         generation=generation,
         name=f"g{generation:03d}",
         proposal=ProposedProgram(source="é\n", origin="replay"),
         verdict="rejected",
-        reason=Reason.SYNTAX,
+        reason=RefusalReason.SYNTAX,
     )
 
 
-def _results(records: Sequence[Record]) -> list[dict[str, Any]]:
+def _results(records: Sequence[ProgramRecord]) -> list[dict[str, Any]]:
     """All that a search found: everything but times."""
     found = [json.loads(record.model_dump_json()) for record in records]
     for record in found:

@@ -12,7 +12,7 @@ from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.discovery.evaluator import Limits
 from es_ttc.lab.discovery.evaluator import run as sandboxed
 from es_ttc.lab.discovery.promotion import is_calibrated
-from es_ttc.lab.discovery.records import ProposedProgram, Record, read
+from es_ttc.lab.discovery.records import ProgramRecord, ProposedProgram, read_memory
 from es_ttc.lab.discovery.tasks import DiscoveryTask
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Query, Window
@@ -36,7 +36,18 @@ def program(Q, D, S, ctx):
     return along_queries(S, D, ctx.calibration or Moments.of(Q))
 """
 
-BEGIN = ["--generated", "limit-style", "--documents", "12", "--queries", "6", "--seeds", "none", "--generations", "2"]
+BEGIN = [
+    "--generated",
+    "limit-style",
+    "--max-documents",
+    "12",
+    "--max-queries",
+    "6",
+    "--seeds",
+    "none",
+    "--generations",
+    "2",
+]
 BEGIN += ["--encoder", "minilm@onnx"]
 
 
@@ -87,8 +98,8 @@ def test_from_a_search_to_a_request(
 
 
 def test_a_program_whose_scores_depend_on_other_queries_is_not_calibrated(tasks: list[DiscoveryTask]) -> None:
-    def record(source: str) -> Record:
-        return Record(
+    def record(source: str) -> ProgramRecord:
+        return ProgramRecord(
             generation=1, name="g001", proposal=ProposedProgram(source=source, origin="t"), verdict="measured"
         )
 
@@ -112,7 +123,7 @@ def test_a_file_that_was_changed_is_not_served(found: Path, tmp_path: Path) -> N
         create_app(GatewaySettings(programs=programs))
     manifest = json.loads((programs / "g001.json").read_bytes())
     path.write_text("import os\n")
-    (programs / "g001.json").write_text(json.dumps({**manifest, "sha256": promoted.digest("import os\n")}))
+    (programs / "g001.json").write_text(json.dumps({**manifest, "sha256": promoted.program_digest("import os\n")}))
     with pytest.raises(ConfigurationError, match="forbidden"):
         promoted.read_programs(programs)
     (programs / "g001.json").write_text("{}")
@@ -160,7 +171,7 @@ def test_status_show_and_export_of_a_search(found: Path, tmp_path: Path, capsys:
     assert run(["discover", "export", str(found), str(tmp_path / "all.csv")]) == 1
     recorded = ["--proposer", str(tmp_path / "all.jsonl")]
     assert run(["discover", "run", str(tmp_path / "again"), *BEGIN, *recorded]) == 0
-    one, other = read(found)[1], read(tmp_path / "again")[1]
+    one, other = read_memory(found)[1], read_memory(tmp_path / "again")[1]
     assert [(record.mean, record.cost, record.reason) for record in one] == [
         (record.mean, record.cost, record.reason) for record in other
     ]

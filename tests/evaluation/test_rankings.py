@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ttc.lab.evaluation.rankings import Ranking, depth_of, reciprocal_rank_fusion, reorder, top
+from es_ttc.lab.evaluation.rankings import Ranking, depth_of, fuse_rankings, reorder, top
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=40), st.integers(1, 50))
@@ -18,14 +18,14 @@ def test_top_is_the_beginning_of_a_stable_sort(values: list[int], depth: int) ->
 
 
 def test_reciprocal_rank_fusion_sums_over_the_rankings_that_hold_a_document() -> None:
-    fused = reciprocal_rank_fusion([["a", "b", "c"], ["c", "a"]], k=60)
+    fused = fuse_rankings([["a", "b", "c"], ["c", "a"]], k=60)
     assert [document for document, _ in fused] == ["a", "c", "b"]
     assert dict(fused) == pytest.approx({"a": 1 / 61 + 1 / 62, "c": 1 / 63 + 1 / 61, "b": 1 / 62})
 
 
 def test_fusion_keeps_the_first_ranking_s_order_among_equals() -> None:
-    assert [document for document, _ in reciprocal_rank_fusion([["a", "b"], ["b", "a"]])] == ["a", "b"]
-    assert reciprocal_rank_fusion([]) == []
+    assert [document for document, _ in fuse_rankings([["a", "b"], ["b", "a"]])] == ["a", "b"]
+    assert fuse_rankings([]) == []
 
 
 def test_a_window_is_reordered_and_the_rest_follows_in_first_pass_order() -> None:

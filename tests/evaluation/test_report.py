@@ -122,10 +122,10 @@ def test_the_page_holds_every_figure(found: Evaluation, html: str) -> None:
     for collection in found.collections:
         for method in collection.methods.values():
             for metric in method.scores.values:
-                assert report.score(method.scores.mean(metric)) in page.text
+                assert report.shown_score(method.scores.mean(metric)) in page.text
             for metric in headline_metrics(10):
                 interval = method.intervals[metric]
-                assert f"{report.score(interval.low)} – {report.score(interval.high)}" in page.text  # noqa: RUF001
+                assert f"{report.shown_score(interval.low)} – {report.shown_score(interval.high)}" in page.text  # noqa: RUF001
             if method.versus:
                 versus = method.versus["ndcg@10"]
                 assert report.signed(versus.delta) in page.text
@@ -186,9 +186,9 @@ def test_all_losing_is_said() -> None:
     result = made("small", methods=("spectral", "bm25"))
     lost = replace(result.methods["bm25"].versus["ndcg@10"], delta=-0.25, p=0.0002, interval=Interval(-0.3, -0.2))
     loser = replace(result.methods["bm25"], versus={"ndcg@10": lost})
-    sentence = report.sentence(replace(result, methods={**result.methods, "bm25": loser}), "ndcg@10")
+    sentence = report.comparison_sentence(replace(result, methods={**result.methods, "bm25": loser}), "ndcg@10")
     assert "bm25 (\N{MINUS SIGN}0.250) worse than spectral" in sentence
-    assert report.verdict(lost) == "worse"
+    assert report.significance(lost) == "worse"
 
 
 @pytest.mark.parametrize(
@@ -200,12 +200,12 @@ def test_differences_are_printed_with_their_sign(value: float, shown: str) -> No
 
 def test_a_verdict_needs_significance() -> None:
     unclear = Comparison(0.1, Interval(-0.1, 0.3), 0.3, 5, 5, 4)
-    assert report.verdict(unclear) == "no clear difference"
-    assert report.verdict(replace(unclear, p=0.01)) == "better"
+    assert report.significance(unclear) == "no clear difference"
+    assert report.significance(replace(unclear, p=0.01)) == "better"
 
 
 def test_writing_leaves_all_files_and_no_other(tmp_path: Path) -> None:
     found = evaluation(made("alone", methods=("bm25",)))
-    page = report.write(found, tmp_path / "deep" / "report")
+    page = report.write_report(found, tmp_path / "deep" / "report")
     assert sorted(path.name for path in page.parent.iterdir()) == ["index.html", "results.json"]
     assert json.loads((page.parent / "results.json").read_text()) == found.as_json()

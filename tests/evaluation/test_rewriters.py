@@ -9,7 +9,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.evaluation.methods import names, resolve
-from es_ttc.lab.evaluation.plan import EvaluationPlan, run
+from es_ttc.lab.evaluation.plan import EvaluationPlan, run_plan
 from es_ttc.rewriters.rm3 import relevance_model
 from es_ttc.settings import EngineSettings
 from tests.support.llm import scripted_model_beside
@@ -46,7 +46,7 @@ def test_rewriters_through_an_engine(
             baseline="bm25",
             engine=EngineSettings(engine=engine_url),
         )
-        result, _ = run(plan, small, encoder)
+        result, _ = run_plan(plan, small, encoder)
     scores = {name: method.scores.mean("mrr") for name, method in result.methods.items()}
     assert scores["sira"] > scores["bm25"]
     assert scores["rm3"] > 0
@@ -56,7 +56,7 @@ def test_rewriters_through_an_engine(
 def test_rewriters_in_memory_are_refused(shared_data: Path) -> None:
     plan = EvaluationPlan(methods=resolve(["bm25", "rm3"]))
     with pytest.raises(InvalidRequest, match=r"\[rm3\]"):
-        run(plan, load_collection(shared_data / "limit-small"))
+        run_plan(plan, load_collection(shared_data / "limit-small"))
 
 
 def test_rewriters_are_methods_by_name() -> None:

@@ -24,9 +24,9 @@ from es_ttc.lab.evaluation.datasets import Collection, Document, load_collection
 from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve, retrieval
-from es_ttc.lab.evaluation.plan import EvaluationPlan, run
+from es_ttc.lab.evaluation.plan import EvaluationPlan, run_plan
 from es_ttc.lab.evaluation.rankings import Run
-from es_ttc.lab.evaluation.through_engine import MAX_HITS, engine_searcher, temporary_index
+from es_ttc.lab.evaluation.through_engine import MAX_RESULT_WINDOW, engine_searcher, temporary_index
 from es_ttc.rescorers.learned.model import read_models
 from es_ttc.settings import EngineSettings
 from tests.rescorers.test_learned import stump, written
@@ -96,9 +96,9 @@ def test_every_method_runs_and_bm25_agrees_with_memory(small: Collection, engine
     collection = replace(small, queries={q: small.queries[q] for q in few}, qrels={q: small.qrels[q] for q in few})
     methods = resolve(["bm25", "dense", "hybrid", "spectral"])
     plan = EvaluationPlan(methods, first_pass="bm25")
-    through, where = run(replace(plan, engine=EngineSettings(engine=engine_url)), collection, encoder)
+    through, where = run_plan(replace(plan, engine=EngineSettings(engine=engine_url)), collection, encoder)
     assert where.split()[0] in ("opensearch", "elasticsearch")
-    memory, _ = run(plan, collection, encoder)
+    memory, _ = run_plan(plan, collection, encoder)
     for name in through.methods:
         own, reference = memory.methods[name].scores, through.methods[name].scores
         # Lucene rounds lengths, so near-ties of BM25 may fall otherwise, and `hybrid` counts ranks.
@@ -119,11 +119,11 @@ def test_numeric_fields_of_a_collection_are_those_of_its_index(
     written(tmp_path, "dated", {**trees, "blend": 0.0, "fields": fields})
     plan = EvaluationPlan(resolve(["learned"], served=read_models(tmp_path)), window=4, ranking_models=tmp_path)
     for through in (None, EngineSettings(engine=engine_url)):
-        found, _ = run(replace(plan, engine=through), collection, encoder)
+        found, _ = run_plan(replace(plan, engine=through), collection, encoder)
         assert found.methods["learned"].scores.mean("mrr") == 1.0, through
         lacking = replace(collection, documents=documents[-1:])
         with pytest.raises(InvalidRequest, match=r"\[dated\]"):
-            run(replace(plan, engine=through), lacking, encoder)
+            run_plan(replace(plan, engine=through), lacking, encoder)
 
 
 def test_walks_in_memory_are_those_through_the_engine(small: Collection, engine_url: str, encoder: Encoder) -> None:
@@ -132,8 +132,8 @@ def test_walks_in_memory_are_those_through_the_engine(small: Collection, engine_
     plan = EvaluationPlan(methods, window=10, engine=EngineSettings(engine=engine_url))
     few = list(small.queries)[:6]
     collection = replace(small, queries={q: small.queries[q] for q in few}, qrels={q: small.qrels[q] for q in few})
-    through, _ = run(plan, collection, encoder)
-    memory, _ = run(replace(plan, engine=None), collection, encoder)
+    through, _ = run_plan(plan, collection, encoder)
+    memory, _ = run_plan(replace(plan, engine=None), collection, encoder)
     for name in params:
         there, here = through.methods[name].scores.values, memory.methods[name].scores.values
         for metric in ("ndcg@10", "recall@10"):
@@ -143,7 +143,7 @@ def test_walks_in_memory_are_those_through_the_engine(small: Collection, engine_
 def test_titles_are_searched_too(opensearch_url: str, encoder: Encoder) -> None:
     documents = (Document("a", "Zebra", "an animal"), Document("b", "", "a building"))
     collection = Collection("titled", "test", documents, {"q": "zebra"}, {"q": {"a": 1}})
-    result, _ = run(
+    result, _ = run_plan(
         EvaluationPlan(resolve(["bm25"]), engine=EngineSettings(engine=opensearch_url)), collection, encoder
     )
     assert result.methods["bm25"].scores.mean("mrr") == 1.0
@@ -154,19 +154,19 @@ def test_a_run_that_fails_leaves_no_index(small: Collection, opensearch_url: str
     settings = EngineSettings(engine=opensearch_url)
     plan = EvaluationPlan(resolve(["dense", "spectral"]), first_pass="hybrid", engine=settings)
     with pytest.raises(InvalidRequest, match=r"\[first-pass\].*--engine"):
-        run(plan, small, encoder)
+        run_plan(plan, small, encoder)
     plan = EvaluationPlan(resolve(["bm25"], {"bm25": {"k1": 0.9}}), engine=settings)
     with pytest.raises(InvalidRequest, match=r"\[bm25\].*--engine"):
-        run(plan, small, encoder)
+        run_plan(plan, small, encoder)
     assert indices(opensearch_url) == before
 
 
 def test_a_window_beyond_an_engine_s_reach_is_refused(opensearch_url: str, encoder: Encoder) -> None:
-    documents = tuple(Document(str(i), "", "") for i in range(MAX_HITS + 1))
+    documents = tuple(Document(str(i), "", "") for i in range(MAX_RESULT_WINDOW + 1))
     collection = Collection("wide", "test", documents, {"q": "x"}, {"q": {"0": 1}})
     plan = EvaluationPlan(resolve(["spectral"]), window=None, engine=EngineSettings(engine=opensearch_url))
     with pytest.raises(InvalidRequest, match=r"\[window\]"):
-        run(plan, collection, encoder)
+        run_plan(plan, collection, encoder)
 
 
 def test_running_writes_are_stopped_before_the_temporary_index_is_deleted(

@@ -12,7 +12,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import RETRIEVAL, EvaluatedMethod, resolve_one, retrieval
-from es_ttc.lab.evaluation.tuning import best, candidates, choose, fold_of, tune
+from es_ttc.lab.evaluation.tuning import best_candidate, choose, fold_of, grid_candidates, tune_method
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.registry import parse_params
 
@@ -24,12 +24,12 @@ def given_params(methods: Sequence[EvaluatedMethod]) -> list[dict[str, Any]]:
 
 
 def test_the_defaults_come_first_and_each_combination_once() -> None:
-    methods = candidates("nnn", grid=GRID)
+    methods = grid_candidates("nnn", grid=GRID)
     assert given_params(methods)[0] == {}
     assert len(methods) == 6  # l1 .2 and l2 .1 are the defaults
-    assert given_params(candidates("nnn", {"l2": 0.0}, {"l1": [0.3]})) == [{"l2": 0.0}, {"l1": 0.3, "l2": 0.0}]
-    assert {"lambda": 0.5} in given_params(candidates("mmr"))
-    only_l1 = given_params(candidates("nnn", {"l2": 0.0}))
+    assert given_params(grid_candidates("nnn", {"l2": 0.0}, {"l1": [0.3]})) == [{"l2": 0.0}, {"l1": 0.3, "l2": 0.0}]
+    assert {"lambda": 0.5} in given_params(grid_candidates("mmr"))
+    only_l1 = given_params(grid_candidates("nnn", {"l2": 0.0}))
     assert all(params["l2"] == 0.0 for params in only_l1)
 
 
@@ -41,9 +41,9 @@ def test_every_declared_grid_fits_its_method(name: str) -> None:
 
 
 def test_the_greatest_mean_wins_and_of_equal_ones_the_first() -> None:
-    assert best(np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])) == 0
-    assert best(np.array([[0.1, 0.2], [0.3, 0.1], [0.3, 0.0]])) == 1
-    assert best(np.array([[0.1, 0.1, 0.1], [0.3, 0.0, 0.0]])) == 0  # equal but for rounding
+    assert best_candidate(np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])) == 0
+    assert best_candidate(np.array([[0.1, 0.2], [0.3, 0.1], [0.3, 0.0]])) == 1
+    assert best_candidate(np.array([[0.1, 0.1, 0.1], [0.3, 0.0, 0.0]])) == 0  # equal but for rounding
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_a_query_never_chooses_how_it_is_answered(folds: int, queries: int, seed
     folds = min(folds, queries)
     random = np.random.default_rng(seed)
     values = random.random((4, queries))
-    methods = candidates("nnn", grid={"l1": [0.01, 0.02, 0.03]})
+    methods = grid_candidates("nnn", grid={"l1": [0.01, 0.02, 0.03]})
     found = choose("comp@5", methods, values, folds=folds, seed=seed)
     fold = fold_of(queries, folds, seed)
     assert np.ptp(np.bincount(fold, minlength=folds)) <= 1
@@ -73,20 +73,22 @@ def test_a_better_value_is_found_on_a_collections_queries() -> None:
     texts = [document.text for document in documents]
     searcher = MemorySearcher(collection, texts, retrieval(()), window=6)
     seen: list[tuple[int, int]] = []
-    methods = candidates("bm25", {"b": 0.0}, {"k1": [0.0, 5.0]})
-    found = tune(collection, methods, searcher, "mrr", progress=lambda _, done, total: seen.append((done, total)))
+    methods = grid_candidates("bm25", {"b": 0.0}, {"k1": [0.0, 5.0]})
+    found = tune_method(
+        collection, methods, searcher, "mrr", progress=lambda _, done, total: seen.append((done, total))
+    )
     assert seen[-1] == (6, 6)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert found.values.shape == (3, 2)
     assert found.values[found.chosen].mean() == found.values.mean(axis=1).max()
     np.testing.assert_array_equal(found.reached, found.values[found.chosen])
     with pytest.raises(InvalidRequest, match=r"\[folds\] is 3: 2 queries"):
-        tune(collection, methods, searcher, "mrr", folds=3)
+        tune_method(collection, methods, searcher, "mrr", folds=3)
     with pytest.raises(InvalidRequest, match=r"unknown metric \[mr\]"):
-        tune(collection, methods, searcher, "mr")
+        tune_method(collection, methods, searcher, "mr")
 
 
 def test_parameters_of_a_grid_are_those_of_a_request() -> None:
     rescorer = registry.load("mmr")
-    for params in given_params(candidates("mmr")):
+    for params in given_params(grid_candidates("mmr")):
         parse_params(rescorer, params)

@@ -39,9 +39,9 @@ def filled(encoder: Encoder) -> Iterator[str]:
     """The address of a node of 384 MB, started again after the writing: its heap holds nothing of that."""
     name = f"cold-{uuid.uuid4().hex[:6]}"
     spec = NodeSpec(Settings().cache_dir, name, 0, data_folder(name), heap="384m", owned=True, short_lived=True)
-    with process.start(spec) as written:
+    with process.start_node(spec) as written:
         fill(written.url, encoder)
-    node = process.start(spec)
+    node = process.start_node(spec)
     try:
         healthy = call(node.url, "GET", f"/_cluster/health/{INDEX}?wait_for_status=green&timeout=60s")
         assert healthy.status == 200

@@ -15,9 +15,10 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach import fill_attached
-from es_ttc.index.ingest.bulk import BulkLines, write
+from es_ttc.index.ingest.bulk import ActionLines, write
 from es_ttc.index.ingest.rewrite import DocumentRewriter
-from es_ttc.index.mappings.index import create_index, resolve_index
+from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 
@@ -110,9 +111,10 @@ def test_a_document_that_is_written_again_keeps_its_numbers(here: Path, engine_u
 
 async def written_again(url: str, index: str) -> int:
     async with connected(EngineSettings(engine=url)) as engine:
-        concrete, spec = await resolve_index(engine, index)
+        source = await Index.own(engine, index)
+        concrete, spec = source.index, source.spec
         [whole] = await DocumentRewriter(engine, concrete, spec).read(["1"])
-        [item] = await write(engine, concrete, [BulkLines("1", whole.lines({"enrichment": ["flood"]}))])
+        [item] = await write(engine, concrete, [ActionLines("1", whole.lines({"enrichment": ["flood"]}))])
         return item.status
 
 

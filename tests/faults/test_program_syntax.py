@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.lab.discovery.screening import ProposedPrograms
-from es_ttc.lab.discovery.seeds import source_of
+from es_ttc.lab.discovery.seeds import program_source
 from es_ttc.rescorers.programs import syntax
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
-from es_ttc.rescorers.programs.source import Reason, Refused, check, compiled
+from es_ttc.rescorers.programs.source import RefusalReason, Refused, check, compiled
 
 PLAIN = "def program(Q, D, S, ctx):\n    return S\n"
 RICH = '''"""Every kind of syntax that holds a name."""
@@ -104,13 +104,13 @@ def refused(source: str) -> Refused:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_program_cannot_take_the_place_of_what_guards_it(attack: str) -> None:
-    assert refused(ATTACKS[attack]).reason == Reason.FORBIDDEN
+    assert refused(ATTACKS[attack]).reason == RefusalReason.FORBIDDEN
 
 
 def test_every_kind_of_syntax_is_either_listed_or_refused() -> None:
     check(RICH)
     present = {type(node) for node in ast.walk(ast.parse(RICH))}
-    allowed = {(kind, field) for kind, field in NAMED if kind in syntax.ALLOWED}
+    allowed = {(kind, field) for kind, field in NAMED if kind in syntax.ALLOWED_NODES}
     assert {kind for kind, _ in allowed} <= present  # so that mutations of it reach every place of a name
     assert {(ast.arg, "arg"), (ast.keyword, "arg"), (ast.alias, "asname"), (ast.ExceptHandler, "name")} <= allowed
 
@@ -183,4 +183,4 @@ def test_a_deep_expression_is_refused_and_does_not_end_the_search(expression: st
     registry.add("g001", source)
 
 
-PROGRAMS = [RICH, *map(source_of, CATALOGUE.values())]
+PROGRAMS = [RICH, *map(program_source, CATALOGUE.values())]

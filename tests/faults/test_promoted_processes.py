@@ -16,7 +16,7 @@ from es_ttc.common.cancellable_calls import Call
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import ConfigurationError
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.lab.discovery.seeds import source_of
+from es_ttc.lab.discovery.seeds import program_source
 from es_ttc.rescorers.programs import promoted
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.rescorers.programs.encoding import encode_fn
@@ -60,7 +60,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (source, passes) in PROGRAMS.items():
         (folder / f"{name}.py").write_text(source)
         manifest = promoted.Manifest(
-            name=name, sha256=promoted.digest(source), readings=(), passes=passes, cost=1.0, report={}
+            name=name, sha256=promoted.program_digest(source), readings=(), passes=passes, cost=1.0, report={}
         )
         (folder / f"{name}.json").write_text(manifest.model_dump_json())
     return folder
@@ -147,7 +147,7 @@ def test_a_program_scores_there_as_it_does_here(
     name: str, host: ProgramProcessPool, encoder: Encoder, vectors: tuple[Float32, Float32]
 ) -> None:
     own = {"expanding": EXPANDING, "calibrated": CALIBRATED}
-    text = own.get(name) or source_of(CATALOGUE[name])
+    text = own.get(name) or program_source(CATALOGUE[name])
     sample = Moments.of(vectors[0])
     here, there = context(encoder, sample), context(encoder, sample)
     noted: list[dict[str, Float32]] = [{}, {}]

@@ -84,7 +84,7 @@ def nodes() -> Iterator[cluster.Cluster]:
 def start_nodes(port: int) -> cluster.Cluster:
     """Start those nodes that do not run, on this port and the next ones."""
     spec = NodeSpec(Settings().cache_dir, NAME, port, data_folder(NAME), heap="384m", short_lived=True, timeout=400)
-    return cluster.start(spec, NODES)
+    return cluster.start_cluster(spec, NODES)
 
 
 def await_status(url: str, status: str, nodes: int = NODES) -> None:
@@ -103,8 +103,8 @@ def test_three_nodes_rank_as_one_and_survive_the_death_of_one(nodes: cluster.Clu
     assert call(urls[0], "PUT", f"/{WRITTEN}", shared).status == 200
     await_status(urls[0], "green")
     with (
-        gateway_to(",".join(urls), encoder, default_timeout_ms=60_000) as first,
-        gateway_to(",".join(urls), encoder, default_timeout_ms=60_000) as second,
+        gateway_to(",".join(urls), encoder, scoring_timeout_ms=60_000) as first,
+        gateway_to(",".join(urls), encoder, scoring_timeout_ms=60_000) as second,
         gateway_to(urls[1], encoder) as alone,
     ):
         known = []

@@ -20,7 +20,7 @@ from es_ttc.index.ingest import Inputs
 from es_ttc.index.ingest.readers import open_source
 from es_ttc.lab.evaluation.datasets import load_collection
 from es_ttc.lab.evaluation.methods import resolve
-from es_ttc.lab.evaluation.tuning import candidates
+from es_ttc.lab.evaluation.tuning import grid_candidates
 from es_ttc.lab.judging import formats
 from es_ttc.lab.learning.query_log import read_log
 from es_ttc.reranking.rerankers import Rerankers
@@ -58,7 +58,7 @@ def read_table(header: str) -> object:
 
 def read_judgements(form: str, content: str) -> object:
     Path("judgements").write_text(content)
-    return formats.read(formats.Format(form), Path("judgements"), {"q1": "text"}, split="test", highest=None)
+    return formats.read_judgements(formats.Format(form), Path("judgements"), {"q1": "text"}, split="test", highest=None)
 
 
 def read_query_log(name: str, content: str) -> object:
@@ -77,7 +77,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "judgements file": lambda case: read_judgements(*case),
     "query log": lambda case: read_query_log(*case),
     "methods": lambda case: resolve(*case),
-    "grid of a method": lambda case: candidates(case[0], grid=case[1]),
+    "grid of a method": lambda case: grid_candidates(case[0], grid=case[1]),
     "reranker": lambda settings: Rerankers({"mine": settings}),
 }
 """What each kind of case is given to; the working folder is empty."""

@@ -8,7 +8,15 @@ from pydantic import ValidationError
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from es_ttc.reranking.graph import ABSENT, GraphParams, NeighbourGraph, build, statistics, takers_of, update
+from es_ttc.reranking.graph import (
+    NO_NEIGHBOUR,
+    GraphParams,
+    NeighbourGraph,
+    build,
+    statistics,
+    takers_of,
+    update_neighbours,
+)
 from es_ttc.reranking.graph.nearest import Hnsw, exact
 from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.reranking.graph.statistics import reachable
@@ -67,11 +75,11 @@ def test_the_approximate_neighbours_are_nearly_all_exact() -> None:
 def test_pruning_is_diskanns(seed: int, degree: int, alpha: float, dropped: int) -> None:
     vectors = corpus(30, 8, seed)
     near, _ = exact(vectors, 20)
-    near[:, 20 - dropped :] = ABSENT
+    near[:, 20 - dropped :] = NO_NEIGHBOUR
     found = robust_prune(vectors, np.arange(30, dtype=np.int32), near, degree, alpha)
     for document in range(30):
-        candidates = [c for c in near[document].tolist() if c != ABSENT]
-        chosen = [c for c in found[document].tolist() if c != ABSENT]
+        candidates = [c for c in near[document].tolist() if c != NO_NEIGHBOUR]
+        chosen = [c for c in found[document].tolist() if c != NO_NEIGHBOUR]
         assert chosen == pruned_literally(vectors, document, candidates, degree, alpha)
 
 
@@ -99,10 +107,10 @@ def test_wrong_parameters_are_refused(wrong: dict[str, float]) -> None:
 
 def test_statistics_are_scipys() -> None:
     generator = np.random.default_rng(3)
-    table = np.where(generator.random((200, 3)) < 0.25, generator.integers(0, 200, (200, 3)), ABSENT)
+    table = np.where(generator.random((200, 3)) < 0.25, generator.integers(0, 200, (200, 3)), NO_NEIGHBOUR)
     table = np.sort(table, axis=1)[:, ::-1].astype(np.int32)
     graph = NeighbourGraph(table)
-    sources, places = np.nonzero(table != ABSENT)
+    sources, places = np.nonzero(table != NO_NEIGHBOUR)
     edges = csr_matrix((np.ones(len(sources)), (sources, table[sources, places])), shape=(200, 200))
     _, labels = connected_components(edges, directed=True, connection="weak")
     touched = np.zeros(200, np.bool_)
@@ -115,7 +123,9 @@ def test_statistics_are_scipys() -> None:
 
 
 def test_reach_counts_the_steps_from_the_nearest_seed() -> None:
-    graph = NeighbourGraph(np.array([[1, ABSENT], [2, 0], [ABSENT, ABSENT], [2, ABSENT]], np.int32))
+    graph = NeighbourGraph(
+        np.array([[1, NO_NEIGHBOUR], [2, 0], [NO_NEIGHBOUR, NO_NEIGHBOUR], [2, NO_NEIGHBOUR]], np.int32)
+    )
     assert reachable(graph, [0]).tolist() == [0, 1, 2, -1]
     assert reachable(graph, [3, 1]).tolist() == [1, 0, 1, 0]
 
@@ -142,7 +152,7 @@ def test_a_mended_graph_is_as_good_as_a_new_one() -> None:
     vectors = np.concatenate([old, corpus(12, seed=9)])
     vectors[changed] = corpus(len(changed), seed=10)
     written = [*changed.tolist(), *range(600, 612)]
-    mended, touched = update(graph, vectors, written=written, deleted=deleted.tolist(), params=params)
+    mended, touched = update_neighbours(graph, vectors, written=written, deleted=deleted.tolist(), params=params)
     living = [document for document in range(612) if document not in set(deleted.tolist())]
     assert mended.degrees[deleted].sum() == 0
     assert not np.isin(mended.table, deleted).any()
@@ -150,8 +160,8 @@ def test_a_mended_graph_is_as_good_as_a_new_one() -> None:
     untouched = np.setdiff1d(np.arange(600), touched)
     np.testing.assert_array_equal(mended.table[untouched], graph.table[untouched])
     rebuilt = build(vectors[living], params)
-    numbers = np.array([*living, ABSENT], np.int32)
-    anew = np.full((612, 12), ABSENT, np.int32)
+    numbers = np.array([*living, NO_NEIGHBOUR], np.int32)
+    anew = np.full((612, 12), NO_NEIGHBOUR, np.int32)
     anew[living] = numbers[rebuilt.table]
     assert recall(mended, vectors, living) > recall(NeighbourGraph(anew), vectors, living) - 0.01
 
@@ -163,12 +173,12 @@ def test_mending_skips_nodes_that_can_take_no_newcomer(degree: int) -> None:
     graph = build(vectors[:600], params)
     written = np.arange(600, 612, dtype=np.int32)
     near, _ = exact(vectors, params.candidates, rows=written)
-    farthest = np.full(612, ABSENT, np.int32)
-    farthest[:600] = np.where(graph.degrees == degree, graph.table[:, -1], ABSENT)
+    farthest = np.full(612, NO_NEIGHBOUR, np.int32)
+    farthest[:600] = np.where(graph.degrees == degree, graph.table[:, -1], NO_NEIGHBOUR)
     takers = takers_of(near, written, vectors, farthest)
     assert len(takers) < 0.8 * len(np.unique(near))
-    whole, touched = update(graph, vectors, written=written.tolist(), params=params, near=near)
-    mended, same = update(graph, vectors, written=written.tolist(), params=params, near=near, takers=takers)
+    whole, touched = update_neighbours(graph, vectors, written=written.tolist(), params=params, near=near)
+    mended, same = update_neighbours(graph, vectors, written=written.tolist(), params=params, near=near, takers=takers)
     np.testing.assert_array_equal(mended.table, whole.table)
     np.testing.assert_array_equal(same, touched)
 
@@ -176,7 +186,7 @@ def test_mending_skips_nodes_that_can_take_no_newcomer(degree: int) -> None:
 def test_mending_with_nothing_to_do_changes_nothing() -> None:
     vectors = corpus(50)
     graph = build(vectors)
-    mended, touched = update(graph, vectors)
+    mended, touched = update_neighbours(graph, vectors)
     np.testing.assert_array_equal(mended.table, graph.table)
     assert len(touched) == 0
 
@@ -184,7 +194,7 @@ def test_mending_with_nothing_to_do_changes_nothing() -> None:
 def test_a_graph_can_be_emptied_and_filled_again() -> None:
     vectors = corpus(20)
     params = GraphParams(degree=4, candidates=8)
-    empty, _ = update(build(vectors, params), vectors, deleted=range(20), params=params)
+    empty, _ = update_neighbours(build(vectors, params), vectors, deleted=range(20), params=params)
     assert empty.degrees.sum() == 0
-    again, _ = update(empty, vectors, written=range(20), params=params)
+    again, _ = update_neighbours(empty, vectors, written=range(20), params=params)
     assert (again.degrees > 0).all()

@@ -20,7 +20,7 @@ from es_ttc.reranking.index_graph import (
     show_graph,
     update_graph,
 )
-from es_ttc.reranking.index_graph.store import GraphNode, pages
+from es_ttc.reranking.index_graph.store import GraphNode, graph_pages
 from es_ttc.vectors.tokens import Float32
 from tests.index_graph.conftest import put, vectors
 
@@ -31,7 +31,7 @@ async def stored(engine: Engine, index: str) -> dict[str, GraphNode]:
     serving = await serving_graph(engine, index)
     assert serving is not None
     await engine.refresh(serving[0])
-    return {node.id: node async for page in pages(engine, serving[0], vectors=True) for node in page}
+    return {node.id: node async for page in graph_pages(engine, serving[0], vectors=True) for node in page}
 
 
 def recall(graph: dict[str, GraphNode], ids: Sequence[str], rows: Float32) -> float:

@@ -15,7 +15,7 @@ from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable
-from es_ttc.index.ingest.bulk import BatchLimits, DocumentAction, RetryPolicy, batches, write
+from es_ttc.index.ingest.bulk import BatchLimits, DocumentAction, RetryPolicy, bulk_batches, write
 from es_ttc.index.ingest.prepare import prepare
 from es_ttc.index.ingest.readers import Record
 from es_ttc.index.mappings.spec import IndexSpec
@@ -155,7 +155,7 @@ async def cut(chunks: Sequence[Sequence[DocumentAction]], limits: BatchLimits) -
     for chunk in chunks:
         queue.put_nowait(chunk)
     queue.put_nowait(None)
-    return [[each.prepared.id for each in batch] async for batch in batches(queue, limits)]
+    return [[each.prepared.id for each in batch] async for batch in bulk_batches(queue, limits)]
 
 
 async def test_batches_are_bounded_in_bytes_and_documents_and_hold_no_id_twice() -> None:
@@ -174,7 +174,7 @@ async def test_batches_are_bounded_in_bytes_and_documents_and_hold_no_id_twice()
 async def test_a_batch_does_not_wait_longer_than_it_may() -> None:
     queue: asyncio.Queue[Sequence[DocumentAction] | None] = asyncio.Queue()
     queue.put_nowait([action("1")])
-    stream = batches(queue, BatchLimits(seconds=0.05))
+    stream = bulk_batches(queue, BatchLimits(seconds=0.05))
     assert [each.prepared.id for each in await anext(stream)] == ["1"]
     queue.put_nowait([action("2")])
     queue.put_nowait(None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.index.ingest.checkpoint import Checkpoint, CompletedPrefix, Fingerprint, IngestRunKey, fingerprints
+from es_ttc.index.ingest.checkpoint import CompletedPrefix, Fingerprint, IngestCheckpoint, IngestRunKey, fingerprints
 from es_ttc.index.ingest.dead_letters import DeadLetter, DeadLetterFile
 
 
@@ -32,13 +32,13 @@ def test_settled_is_the_leading_run_without_a_gap() -> None:
 
 def test_a_checkpoint_comes_back_for_the_same_job(tmp_path: Path, job: IngestRunKey) -> None:
     path = tmp_path / "checkpoint.json"
-    assert Checkpoint.load(path, job) is None
-    Checkpoint(path, "run-1", job).save(7)
-    back = Checkpoint.load(path, job)
+    assert IngestCheckpoint.load(path, job) is None
+    IngestCheckpoint(path, "run-1", job).save(7)
+    back = IngestCheckpoint.load(path, job)
     assert back is not None
     assert (back.position, back.run, back.job) == (7, "run-1", job)
     back.remove()
-    assert Checkpoint.load(path, job) is None
+    assert IngestCheckpoint.load(path, job) is None
     assert [each.name for each in tmp_path.iterdir()] == ["docs.jsonl"]
 
 
@@ -53,28 +53,28 @@ def test_a_checkpoint_comes_back_for_the_same_job(tmp_path: Path, job: IngestRun
 )
 def test_another_job_is_not_resumed(tmp_path: Path, job: IngestRunKey, change: dict[str, object], subject: str) -> None:
     path = tmp_path / "checkpoint.json"
-    Checkpoint(path, "run-1", job).save(7)
+    IngestCheckpoint(path, "run-1", job).save(7)
     with pytest.raises(InvalidRequest, match=f"{subject}.*run again without --resume"):
-        Checkpoint.load(path, replace(job, **change))  # type: ignore[arg-type]
+        IngestCheckpoint.load(path, replace(job, **change))  # type: ignore[arg-type]
 
 
 def test_a_changed_file_is_noticed_even_at_the_same_size(tmp_path: Path, job: IngestRunKey) -> None:
     path = tmp_path / "checkpoint.json"
-    Checkpoint(path, "run-1", job).save(7)
+    IngestCheckpoint(path, "run-1", job).save(7)
     docs = Path(job.inputs[0].name)
     before = docs.stat()
     docs.write_text('{"b": 1}\n' * 10)
     os.utime(docs, ns=(before.st_atime_ns, before.st_mtime_ns))
     changed = replace(job, inputs=(Fingerprint.of(str(docs)),))
     with pytest.raises(InvalidRequest, match=r"\[.*docs.jsonl\]"):
-        Checkpoint.load(path, changed)
+        IngestCheckpoint.load(path, changed)
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, job: IngestRunKey) -> None:
     path = tmp_path / "checkpoint.json"
     path.write_text('{"run": "x"')
     with pytest.raises(InvalidRequest, match="cannot be read"):
-        Checkpoint.load(path, job)
+        IngestCheckpoint.load(path, job)
 
 
 def test_standard_input_has_no_fingerprint() -> None:

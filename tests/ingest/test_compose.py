@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.compose import compose, content_hash, document_json, locate
-from es_ttc.index.ingest.encode import share_read
+from es_ttc.index.ingest.encode import share_of_text_read
 from es_ttc.index.mappings.spec import IndexSpec
 
 FIELDS = ("title", "text")
@@ -96,5 +96,5 @@ def test_a_field_in_a_list_of_objects_is_one_text() -> None:
 def test_the_share_read_ends_with_the_last_stored_token() -> None:
     _, spans = compose({"title": "Bees", "text": "dance in the dark"}, FIELDS)
     offsets = np.array([[0, 0], [0, 4], [5, 10], [0, 0]], np.int32)
-    assert share_read(offsets, spans) == 10 / 22
-    assert share_read(offsets[:1], spans) == 1  # no token has text: nothing is known
+    assert share_of_text_read(offsets, spans) == 10 / 22
+    assert share_of_text_read(offsets[:1], spans) == 1  # no token has text: nothing is known

@@ -12,7 +12,7 @@ import pytest
 
 from es_ttc.engine.connect import connected
 from es_ttc.index.mappings.contents import contents
-from es_ttc.index.mappings.index import resolve_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.settings import EngineSettings
 from tests.serving.client import call
 from tests.support.own_node import OwnNode
@@ -35,7 +35,7 @@ async def test_ingest_goes_on_when_the_engine_is_back(own_node: OwnNode, tmp_pat
     async with connected(EngineSettings(engine=own_node.url)) as engine:
         await engine.refresh(INDEX)
         found = {hit["_id"]: hit["_source"] async for hit in engine.scan(INDEX, {"match_all": {}}, source=True)}
-        _, spec = await resolve_index(engine, INDEX)
+        spec = (await Index.own(engine, INDEX)).spec
         held = await contents(engine, INDEX, spec)
     assert found == documents
     assert held.states == {"ready": DOCUMENTS}

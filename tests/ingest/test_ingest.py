@@ -20,10 +20,11 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderMismatch, EngineError, InvalidRequest
 from es_ttc.index.ingest import DeadLetterList, Documents, IngestOptions, IngestResult, Inputs, encode_documents, ingest
 from es_ttc.index.ingest.bulk import BatchLimits
-from es_ttc.index.ingest.checkpoint import Checkpoint, IngestRunKey
+from es_ttc.index.ingest.checkpoint import IngestCheckpoint, IngestRunKey
 from es_ttc.index.mappings.calibration import calibrate
 from es_ttc.index.mappings.contents import contents
-from es_ttc.index.mappings.index import create_index, resolve_index
+from es_ttc.index.mappings.index import create_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import DOCUMENT, ENCODER, HASH, NORMS, OFFSETS, POOLED, STATE, TOKENS, VECTOR, IndexSpec
 from es_ttc.vectors.packed import unpack_norms, unpack_offsets, unpack_tokens
 from tests.conftest import PRODUCTS
@@ -177,7 +178,7 @@ async def test_unchanged_documents_are_passed_over_and_changed_ones_are_not(
     documents[1]["price"] = 100
     documents[2]["text"] = "another text"
     await engine.request("POST", f"/{index}/_update/3", params={"refresh": "true"}, body={"doc": {"price": 99}})
-    _, spec = await resolve_index(engine, index)
+    spec = (await Index.own(engine, index)).spec
     assert (await contents(engine, index, spec)).lacking == 1
     outcome, _ = await run(engine, index, encoder, documents)
     assert (outcome.skipped, outcome.written) == (2, 3)
@@ -249,7 +250,7 @@ async def test_ingest_cancelled_while_skipping_ends_its_threads(
                 loop.call_soon_threadsafe(skipping.set)
             yield {"_id": "1", "text": "one"}
 
-    checkpoint = Checkpoint(tmp_path / "checkpoint", "run-1", IngestRunKey("x", "uuid", "m", None, ()), endless)
+    checkpoint = IngestCheckpoint(tmp_path / "checkpoint", "run-1", IngestRunKey("x", "uuid", "m", None, ()), endless)
     inputs, letters = Inputs([Documents(documents())]), DeadLetterList()
     task = asyncio.create_task(ingest(engine, index, inputs, encoder, dead_letters=letters, checkpoint=checkpoint))
     await skipping.wait()

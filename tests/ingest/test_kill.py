@@ -10,7 +10,7 @@ import pytest
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.index.mappings.contents import contents
-from es_ttc.index.mappings.index import resolve_index
+from es_ttc.index.mappings.indices import Index
 from tests.support import forked
 
 DOCUMENTS = 300
@@ -35,7 +35,7 @@ async def test_killed_ingest_resumed_loses_and_doubles_no_document(
     found = {hit["_id"]: hit["_source"] async for hit in engine.scan(index_name, {"match_all": {}}, source=True)}
     expected = {each["_id"]: {"text": each["text"], "n": each["n"]} for each in documents if each["n"] not in MALFORMED}
     assert found == expected
-    _, spec = await resolve_index(engine, index_name)
+    spec = (await Index.own(engine, index_name)).spec
     held = await contents(engine, index_name, spec)
     assert held.states == {"ready": len(expected)}
     letters = map(json.loads, (tmp_path / f"{index_name}.rejected.jsonl").read_text().splitlines())

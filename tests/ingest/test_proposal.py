@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from es_ttc.index.ingest.proposal import describe, html_fields, languages, propose
+from es_ttc.index.ingest.proposal import describe, html_fields, languages, propose_fields
 
 SHOP = [
     {"sku": f"A-{n}", "name": f"Red shoe {n}", "brand": "Acme", "price": 10.5 + n, "url": f"https://shop/{n}",
@@ -43,13 +43,13 @@ COMMENTS = [{"comments": [{"text": "first of several comments"}, {"text": "and a
 def test_text_fields_and_ids_are_proposed(
     documents: list[dict[str, Any]], fields: tuple[str, ...], id_field: str | None, html: tuple[str, ...]
 ) -> None:
-    proposal = propose(documents)
+    proposal = propose_fields(documents)
     assert (proposal.text_fields, proposal.id_field) == (fields, id_field)
     assert html_fields(documents, fields) == html
 
 
 def test_the_options_take_the_proposal() -> None:
-    assert propose(SHOP).options == "--text-fields name,details.description --id-field sku"
+    assert propose_fields(SHOP).options == "--text-fields name,details.description --id-field sku"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from es_ttc.index.attach.side_index import attach_beside
 from es_ttc.index.ingest import DeadLetterList, Documents, IngestResult, Inputs, encode_documents, ingest
 from es_ttc.index.mappings.contents import contents
 from es_ttc.index.mappings.fields import carried
-from es_ttc.index.mappings.index import IndexOptions, create_index, index_body, resolve_index
+from es_ttc.index.mappings.index import IndexOptions, create_index, index_body
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.readers import reader_of
 from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, SPAN_VECTOR, VECTOR, IndexSpec, SpanGrid
@@ -174,7 +174,7 @@ class Cluster:
         made.settings = lambda: settings
         name = f"{self._name}-{part}"
         spec = NodeSpec(CACHE, name, 0, data_folder(name), heap="512m", owned=True, short_lived=True)
-        return process.start(spec, distribution=made)
+        return process.start_node(spec, distribution=made)
 
 
 @pytest.fixture(scope="module", params=PRODUCTS)
@@ -234,7 +234,7 @@ async def test_copies_restarts_and_snapshots_keep_every_feature(cluster: Cluster
         )
         for name, spec in specs.items():
             assert await features_in(engine, name, spec) == after[name]
-            assert (await resolve_index(engine, f"{name}-again"))[1] == spec
+            assert (await Index.own(engine, f"{name}-again")).spec == spec
             assert await features_in(engine, f"{name}-again", spec) == after[name]
 
 

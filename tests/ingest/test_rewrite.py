@@ -8,7 +8,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest, MissingFeature
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
-from es_ttc.index.ingest.bulk import BulkLines, RetryPolicy, write
+from es_ttc.index.ingest.bulk import ActionLines, RetryPolicy, write
 from es_ttc.index.ingest.rewrite import DocumentRewriter, FullDocument
 from es_ttc.index.mappings.enrichment import add_enrichment, enrichable
 from es_ttc.index.mappings.fields import carried
@@ -82,7 +82,7 @@ async def by_knn(engine: Engine, name: str, spec: IndexSpec, vector: list[float]
 
 
 async def rewrite(engine: Engine, name: str, documents: list[FullDocument], added: dict[str, Any]) -> list[int]:
-    actions = [BulkLines(each.id, each.lines(added)) for each in documents]
+    actions = [ActionLines(each.id, each.lines(added)) for each in documents]
     outcome = await write(engine, name, actions, RetryPolicy(attempts=1))
     await engine.refresh(name)
     return [item.status for item in outcome]

@@ -9,7 +9,7 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs import commands
-from es_ttc.enrichment.jobs.app import prepare
+from es_ttc.enrichment.jobs.app import prepare_jobs
 from es_ttc.enrichment.jobs.encoding_turn import LoadedEncoders, take_encoding_turn
 from es_ttc.enrichment.jobs.following import follow, unfollow
 from es_ttc.enrichment.jobs.record import EncodingCheckpoint, encoding_job_id
@@ -120,11 +120,11 @@ async def test_jobs_index_deleted_under_a_worker_is_not_made_again(
     # One that an earlier release has made again is named, and the command that makes the job repairs it.
     await engine.request("PUT", f"/{settings.jobs_index}/_doc/lease", body={"kind": "lease", "of": job.id})
     with pytest.raises(InvalidRequest, match="mapping"):
-        await prepare(settings)
+        await prepare_jobs(settings)
     with pytest.raises(InvalidRequest, match="mapping"):
         await commands.listed(engine, settings, ())
     await follow(engine, settings, index_name, "later")
-    await prepare(settings)
+    await prepare_jobs(settings)
     async with following(engine, settings, index_name, encoder):
         assert {state for _, state in (await settled(engine, settings, index_name)).values()} == {"ready"}
     await engine.request("PUT", f"/{settings.jobs_index}-2/_doc/x", body={"job": {"id": "someone's"}})

@@ -283,5 +283,5 @@ async def test_worker_loads_the_encoder_of_the_features_unless_another_is_config
     target: Any = SimpleNamespace(spec=spec)
     for settings in (Settings(cache_dir=tmp_path), Settings(cache_dir=tmp_path, encoder="minilm")):
         LoadedEncoders(settings, load).of(spec.encoder)
-        await relevance.relevance_of(plan, target, settings)
+        await relevance.phrase_relevance(plan, target, settings)
     assert names == [None, None, "minilm", "minilm"]

@@ -15,7 +15,7 @@ from es_ttc.enrichment.jobs.record import Budget, JobState, encoding_job_id
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.errors import EngineError
 from es_ttc.index.attach import attach_beside
-from es_ttc.index.attach.followed_writes import delete_pipeline
+from es_ttc.index.attach.followed_writes import delete_follow_pipeline
 from es_ttc.index.mappings.index import IndexOptions, create_index, index_body
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
@@ -138,7 +138,7 @@ async def test_rollover_new_index_is_enriched(
             await engine.refresh(second)
             assert await engine.count(second, {"match": {"ttc.enrichment": "flood"}}) == 1
             await engine.delete_index(first.index)
-            await delete_pipeline(engine, first.index)
+            await delete_follow_pipeline(engine, first.index)
             add("a cat")  # the pipeline of the first index is not needed
             assert [job.index for job in await start_next(store, jobs)] == [second]
             assert (await store.enrichment.get(f"enrich-{first.index}")).status == "cancelled"

@@ -21,7 +21,7 @@ from es_ttc.enrichment.jobs.store import JobStore, UnknownJob
 from es_ttc.enrichment.jobs.stored_proposals import StoredProposals
 from es_ttc.enrichment.jobs.submission import JobRequest
 from es_ttc.enrichment.jobs.turn import TurnEnd
-from es_ttc.enrichment.proposals.phrases import Reason
+from es_ttc.enrichment.proposals.phrases import DropReason
 from es_ttc.errors import ConfigurationError, InvalidRequest, LlmError, MissingFeature
 from es_ttc.index.mappings.enrichment import add_enrichment
 from es_ttc.index.mappings.index import IndexOptions, create_index
@@ -57,7 +57,7 @@ class Desk:
         return self.job_setup.settings
 
     async def submit(self, **wanted: Any) -> JobStatus[Any]:
-        return await submission.submit(
+        return await submission.submit_job(
             self.engine, self.settings, JobRequest(index=self.index, **{"tau": 0.5, "lanes": 1, **wanted})
         )
 
@@ -389,7 +389,7 @@ async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
         [tried] = trial.documents
         assert tried.filtered.kept == ("cardiac drugs", "heart attack")
         [left_out] = tried.filtered.dropped
-        assert (left_out.text, left_out.reason) == ("football stadium", Reason.UNLIKE)
+        assert (left_out.text, left_out.reason) == ("football stadium", DropReason.UNLIKE)
         best, middle, worst = sorted(tried.filtered.similarities, reverse=True)
         assert [trial.reached(share) for share in (0.0, 0.5, 1.0)] == [best, middle, worst]
         assert left_out.similarity == worst < 0.3 <= middle
@@ -401,7 +401,7 @@ async def test_phrases_unlike_their_document_are_left_out_by_the_real_encoder(
         other = f"{index_name}-other"
         await make_index(engine, other, 1)
         job = (
-            await submission.submit(engine, desk.settings, JobRequest(index=other, lanes=1, min_similarity=0.3))
+            await submission.submit_job(engine, desk.settings, JobRequest(index=other, lanes=1, min_similarity=0.3))
         ).job.id
         assert await desk.turn(job) is TurnEnd.STOPPED
         assert "ES_TTC_ENCODER" in (await desk.shown(job)).job.reason
@@ -424,12 +424,12 @@ async def test_submit_with_invalid_options_is_refused(engine: Engine, index_name
         plain = f"{index_name}-plain"
         await create_index(engine, plain, IndexSpec(IDENTITY, tokens="none"))
         with pytest.raises(MissingFeature, match=f"add it with `es-ttc index enrichment {plain}`"):
-            await submission.submit(engine, desk.settings, JobRequest(index=plain))
+            await submission.submit_job(engine, desk.settings, JobRequest(index=plain))
         with pytest.raises(InvalidRequest, match=r"\[nowhere\]"):
-            await submission.submit(engine, desk.settings, JobRequest(index="nowhere"))
+            await submission.submit_job(engine, desk.settings, JobRequest(index="nowhere"))
         away = desk.settings.model_copy(update={"llm_url": "http://127.0.0.1:9/v1"})
         with pytest.raises(LlmError, match="cannot be reached"):
-            await submission.submit(engine, away, JobRequest(index=index_name))
+            await submission.submit_job(engine, away, JobRequest(index=index_name))
         assert await commands.listed(engine, desk.settings) == []
 
 
@@ -453,7 +453,7 @@ async def test_a_real_model_is_asked(engine: Engine, index_name: str, tmp_path: 
     await engine.request("PUT", f"/{index_name}/_doc/d", params={"refresh": "true"}, body=sentence)
     job_setup = JobSetup(engine.url, index_name, llm_url, tmp_path, more={"ES_TTC_LLM_TIMEOUT": "120"})
     wanted = JobRequest(index=index_name, tau=1.0, lanes=1, answer_tokens=32)
-    submitted = await submission.submit(engine, job_setup.settings, wanted)
+    submitted = await submission.submit_job(engine, job_setup.settings, wanted)
     store = JobStore(engine, job_setup.settings.jobs_index)
     while (end := await take_turn(store, job_setup.settings, None, submitted.job.id, 0)) is TurnEnd.TIME:
         pass

@@ -110,7 +110,7 @@ async def test_job_with_processes_killed_enriches_every_document_once(
     with model_process(tmp_path) as (model, fault, _):
         job_setup = JobSetup(own_node.url, index_name, model, tmp_path)
         job = (
-            await submission.submit(engine, job_setup.settings, JobRequest(index=index_name, tau=0.5, lanes=4))
+            await submission.submit_job(engine, job_setup.settings, JobRequest(index=index_name, tau=0.5, lanes=4))
         ).job.id
         await engine.close()
         await asyncio.to_thread(fault.write_text, "slow")  # or all is done before the last of them
@@ -185,7 +185,7 @@ async def test_more_documents_than_a_search_returns_are_counted(
     await make_index(engine, index_name, 10_500)
     with model_process(tmp_path) as (model, _, __):
         settings = JobSetup(engine_url, index_name, model, tmp_path).settings
-        submitted = await submission.submit(engine, settings, JobRequest(index=index_name))
+        submitted = await submission.submit_job(engine, settings, JobRequest(index=index_name))
         [shown] = await commands.listed(engine, settings)
     assert (submitted.job.total, shown.progress.pending) == (10_500, 10_500)
 

@@ -54,7 +54,7 @@ def _judged(engine_url: str, encoder: Encoder) -> Iterator[Judged]:
 
     async def fill() -> None:
         async with connected(EngineSettings(engine=engine_url)) as engine:
-            await exhibit.fill(engine, name, collection, encoder)
+            await exhibit.fill_index(engine, name, collection, encoder)
 
     asyncio.run(fill())
     try:

@@ -14,7 +14,7 @@ import pytest
 from es_ttc.cli.app import run
 from es_ttc.lab.judging import standing
 from es_ttc.lab.judging.records import pool_id
-from es_ttc.lab.judging.store import INDEX, SIGNALS
+from es_ttc.lab.judging.store import JUDGEMENTS_INDEX, SIGNALS_INDEX
 from es_ttc.rescorers.tuned import Tuned
 from es_ttc.serving.logs import configure_logs
 from tests.judging.conftest import Judged
@@ -233,7 +233,7 @@ def test_records_of_others_are_left_out_and_counted(judged: Judged, capsys: pyte
         {"kind": "signals", "signals": {"names": ["lexical"]}},
     ]
     names = [pool_id(judged.index, "left"), *(f"{judged.index}-wrong-{place}" for place in range(1, len(wrong)))]
-    indices = [SIGNALS if one["kind"] == "signals" else INDEX for one in wrong]
+    indices = [SIGNALS_INDEX if one["kind"] == "signals" else JUDGEMENTS_INDEX for one in wrong]
     try:
         for index, name, one in zip(indices, names, wrong, strict=True):
             record = {"index": judged.index, "key": name, "query": "q"} | one
@@ -243,7 +243,7 @@ def test_records_of_others_are_left_out_and_counted(judged: Judged, capsys: pyte
         reply = ask(judged, "GET", "/queries/left?judge=Ada")
         assert (reply.status, "make it again" in reply.reason) == (400, True)
         assert run(["judge", "status", judged.index, "--engine", judged.engine]) == 0
-        assert f"note: {len(names)} records of [{INDEX}]" in capsys.readouterr().err
+        assert f"note: {len(names)} records of [{JUDGEMENTS_INDEX}]" in capsys.readouterr().err
         assert ask(judged, "POST", "/pool", pool).status == 200
         assert names[0] not in ask(judged, "GET", "").json()["unreadable"]
     finally:

@@ -14,10 +14,10 @@ from es_ttc.lab.judging.formats import Format, Judged
 from es_ttc.lab.judging.overview import Overview, agreement, median_grades, weighted_kappa
 from es_ttc.lab.judging.records import (
     Judgement,
+    JudgementSource,
     LoggedSignals,
     PooledMethod,
     PooledQuery,
-    Source,
     judgement_id,
     query_id,
 )
@@ -64,9 +64,9 @@ def test_one_grade_is_the_median_and_a_model_counts_only_where_asked() -> None:
     given = [Judgement("q", "three", judge, grade) for judge, grade in (("Ada", 0), ("Bo", 3), ("Cy", 2))] + [
         Judgement("q", "two", "Ada", 1),
         Judgement("q", "two", "Bo", 2),
-        Judgement("q", "two", "m", 3, Source.LLM),
+        Judgement("q", "two", "m", 3, JudgementSource.LLM),
     ]
-    given.append(Judgement("r", "only", "m", 3, Source.LLM))
+    given.append(Judgement("r", "only", "m", 3, JudgementSource.LLM))
     assert median_grades(given) == {"q": {"three": 2, "two": 1}}
     assert median_grades(given, with_llm=True) == {"q": {"three": 2, "two": 2}, "r": {"only": 3}}
 
@@ -133,20 +133,20 @@ def test_every_form_gives_back_what_was_written(tmp_path: Path) -> None:
     for form, content in written.items():
         path = tmp_path / form
         path.write_bytes(content)
-        assert formats.read(form, path, JUDGED.texts, split="", highest=None) == JUDGED
+        assert formats.read_judgements(form, path, JUDGED.texts, split="", highest=None) == JUDGED
     formats.write_beir(tmp_path / "folder", JUDGED, "valid")
-    assert formats.read(Format.BEIR, tmp_path / "folder", {}, split="valid", highest=None) == JUDGED
+    assert formats.read_judgements(Format.BEIR, tmp_path / "folder", {}, split="valid", highest=None) == JUDGED
     # The Workbench shows a list as a search's answer; its queries are known here by their texts.
     (tmp_path / "shown").write_bytes(
         orjson.dumps({"hits": {"hits": [{"_source": orjson.loads(written[Format.WORKBENCH])}]}})
     )
-    assert formats.read(Format.WORKBENCH, tmp_path / "shown", JUDGED.texts, split="", highest=None) == JUDGED
+    assert formats.read_judgements(Format.WORKBENCH, tmp_path / "shown", JUDGED.texts, split="", highest=None) == JUDGED
     runs: dict[str, dict[str, tuple[str, ...]]] = {"blend": {"q1": ("d2", "d1")}, "bm25": {"q1": ("d1",)}}
     (tmp_path / "run").write_bytes(formats.trec_runs(runs))
     assert formats.read_runs(tmp_path / "run") == runs
 
     (tmp_path / "scaled").write_text("query,docid,rating\nplain,d1,10\nplain,d2,4\nplain,d3,\n")
-    scaled = formats.read(Format.QUEPID, tmp_path / "scaled", {}, split="", highest=10)
+    scaled = formats.read_judgements(Format.QUEPID, tmp_path / "scaled", {}, split="", highest=10)
     assert scaled.qrels == {query_id("plain"): {"d1": 3, "d2": 1}}
 
 

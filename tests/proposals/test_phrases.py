@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.proposals.document_frequency import Frequencies, by_frequency, document_frequencies
 from es_ttc.enrichment.proposals.phrases import (
-    MAX_WORDS,
+    MAX_PHRASE_WORDS,
     DroppedPhrase,
+    DropReason,
     Phrase,
-    Reason,
     analyse,
-    candidates,
+    candidate_phrases,
     contains,
     screen,
 )
@@ -40,19 +40,19 @@ async def index(engine: Engine, index_name: str) -> str:
 
 def test_list_signs_quotes_and_blanks_are_taken_off() -> None:
     proposals = ["- Heart  attack", "2) “cardiac arrest”", "* heart attack.", "(c) MI", "", "  ...  ", "a) stroke"]
-    assert candidates(proposals) == ["Heart attack", "cardiac arrest", "MI", "stroke"]
+    assert candidate_phrases(proposals) == ["Heart attack", "cardiac arrest", "MI", "stroke"]
 
 
 def test_a_longer_proposal_is_cut_into_windows_and_a_sentence_is_none() -> None:
-    assert candidates(["risk of heart attack"]) == ["risk of heart", "of heart attack"]
-    assert candidates(["this is a whole sentence about all the risks of attacks"]) == []
-    assert candidates(["a b c", "d"], limit=1) == ["a b c"]
+    assert candidate_phrases(["risk of heart attack"]) == ["risk of heart", "of heart attack"]
+    assert candidate_phrases(["this is a whole sentence about all the risks of attacks"]) == []
+    assert candidate_phrases(["a b c", "d"], limit=1) == ["a b c"]
 
 
 @given(st.lists(st.text(max_size=60), max_size=20))
 def test_whatever_a_model_writes_phrases_are_short_clean_and_different(proposals: list[str]) -> None:
-    found = candidates(proposals)
-    assert all(1 <= len(phrase.split()) <= MAX_WORDS and phrase == " ".join(phrase.split()) for phrase in found)
+    found = candidate_phrases(proposals)
+    assert all(1 <= len(phrase.split()) <= MAX_PHRASE_WORDS and phrase == " ".join(phrase.split()) for phrase in found)
     assert len({phrase.casefold() for phrase in found}) == len(found)
 
 
@@ -64,12 +64,12 @@ def test_screening_says_why() -> None:
     )
     assert kept == [Phrase("red car", ("red", "car"))]
     assert dropped == [
-        DroppedPhrase("Cars", Reason.IN_TEXT),
-        DroppedPhrase("car", Reason.IN_TEXT),
-        DroppedPhrase("the", Reason.NOTHING_LEFT),
-        DroppedPhrase("fast car", Reason.IN_TEXT),
+        DroppedPhrase("Cars", DropReason.IN_TEXT),
+        DroppedPhrase("car", DropReason.IN_TEXT),
+        DroppedPhrase("the", DropReason.NOTHING_LEFT),
+        DroppedPhrase("fast car", DropReason.IN_TEXT),
     ]
-    assert screen(["a", "A"], [("a",), ("a",)], [])[1] == [DroppedPhrase("A", Reason.REPEATED)]
+    assert screen(["a", "A"], [("a",), ("a",)], [])[1] == [DroppedPhrase("A", DropReason.REPEATED)]
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.lists(st.sampled_from("abc"), min_size=1, max_size=3))
@@ -125,10 +125,10 @@ def test_the_filter_is_the_papers() -> None:
     frequencies = Frequencies(100, {"new": 0, "rare": 1, "limit": 10, "common": 11})
     kept, dropped = by_frequency(phrases, frequencies, tau=0.1, present=False)
     assert [phrase.text for phrase in kept] == ["new", "rare", "limit"]
-    assert dropped == [DroppedPhrase("common", Reason.TOO_COMMON, 11)]
+    assert dropped == [DroppedPhrase("common", DropReason.TOO_COMMON, 11)]
     kept, dropped = by_frequency(phrases, frequencies, tau=0.1, present=True)
     assert [phrase.text for phrase in kept] == ["rare", "limit"]
-    assert dropped[0] == DroppedPhrase("new", Reason.ABSENT, 0)
+    assert dropped[0] == DroppedPhrase("new", DropReason.ABSENT, 0)
 
 
 @pytest.mark.parametrize("tau", [-0.1, 1.1, float("nan")])

@@ -6,7 +6,7 @@ from aiohttp import web
 
 from es_ttc.enrichment.proposals.filtering import filtered
 from es_ttc.enrichment.proposals.plan import Plan, prompt_names, prompt_of
-from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose
+from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose_phrases
 from es_ttc.errors import ConfigurationError
 from es_ttc.llm import LlmClient, Usage
 from es_ttc.rewriters.prompts import Api, Prompts
@@ -19,7 +19,7 @@ def plan(**changes: Any) -> Plan:
 
 async def test_an_answer_is_mended_once_and_all_its_tokens_count() -> None:
     async with scripted_model(["...", "heart attack, MI"]) as model, LlmClient(settings_for(model.url)) as llm:
-        proposed = await propose(llm, plan(), "Aspirin\n\nhelps.")
+        proposed = await propose_phrases(llm, plan(), "Aspirin\n\nhelps.")
         assert proposed.phrases == ("heart attack", "MI")
         assert proposed.usage == Usage(20, 4)
         assert [body["prompt"] for body in model.asked] == ["Of Aspirin helps.:"] * 2
@@ -32,7 +32,7 @@ async def test_a_chat_model_is_held_to_a_schema_and_told_what_is_wrong() -> None
         scripted_model(lambda body: "..." if len(body["messages"]) == 1 else answers[1]) as model,
         LlmClient(settings_for(model.url, llm_api="chat")) as llm,
     ):
-        assert (await propose(llm, plan(api="chat"), "Aspirin")).phrases == ("MI",)
+        assert (await propose_phrases(llm, plan(api="chat"), "Aspirin")).phrases == ("MI",)
         assert "json_schema" in str(model.asked[0]["response_format"])
         assert [turn["role"] for turn in model.asked[1]["messages"]] == ["user", "assistant", "user"]
 
@@ -48,14 +48,14 @@ async def test_whole_queries_are_neither_cut_nor_counted() -> None:
 async def test_two_answers_without_phrases_are_a_failure_of_the_document() -> None:
     async with scripted_model(["... ---"]) as model, LlmClient(settings_for(model.url)) as llm:
         with pytest.raises(NoReadableProposal, match="holds no phrases") as failed:
-            await propose(llm, plan(), "Aspirin")
+            await propose_phrases(llm, plan(), "Aspirin")
         assert failed.value.usage == Usage(20, 4)
 
 
 async def test_a_phrase_that_breaks_off_is_left_out() -> None:
     broken = web.json_response(reply("heart attack, myocard", chat=False, finish="length"))
     async with scripted_model([broken]) as model, LlmClient(settings_for(model.url)) as llm:
-        assert (await propose(llm, plan(), "Aspirin")).phrases == ("heart attack",)
+        assert (await propose_phrases(llm, plan(), "Aspirin")).phrases == ("heart attack",)
 
 
 def test_a_plan_is_known_by_what_it_asks_and_by_what_it_keeps() -> None:

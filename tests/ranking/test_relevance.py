@@ -5,7 +5,15 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import mannwhitneyu
 
-from es_ttc.lab.ranking.relevance import MIN_HITS, MIN_QUERIES, auc, evaluated, figures, fit, judged_hits
+from es_ttc.lab.ranking.relevance import (
+    MIN_CALIBRATION_QUERIES,
+    MIN_HITS,
+    auc,
+    calibration_figures,
+    evaluated,
+    fit_relevance,
+    judged_hits,
+)
 from es_ttc.lab.ranking.weights import normalised
 from es_ttc.rescorers.relevance import MIN_WINDOW, Calibration
 from tests.ranking.pools import random_pools
@@ -13,7 +21,7 @@ from tests.ranking.pools import random_pools
 
 def test_the_model_is_the_constrained_maximum_and_monotone() -> None:
     hits = judged_hits(random_pools(60, seed=1))
-    model = fit(hits)
+    model = fit_relevance(hits)
     signals = np.column_stack([*hits.signals.values()])
     scaled = (signals - signals.mean(axis=0)) / signals.std(axis=0)
     signs = 2 * hits.relevant - 1
@@ -33,8 +41,10 @@ def test_figures_are_those_of_the_definitions() -> None:
     relevant = (random.random(500) < predicted).astype(float)
     pairs = mannwhitneyu(predicted[relevant == 1], predicted[relevant == 0]).statistic
     assert auc(relevant, predicted) == pytest.approx(pairs / relevant.sum() / (1 - relevant).sum())
-    assert figures(relevant, predicted).error < 0.1
-    assert figures(relevant, predicted / 2).error == pytest.approx(relevant.mean() - predicted.mean() / 2, abs=0.05)
+    assert calibration_figures(relevant, predicted).error < 0.1
+    assert calibration_figures(relevant, predicted / 2).error == pytest.approx(
+        relevant.mean() - predicted.mean() / 2, abs=0.05
+    )
     assert auc(np.zeros(3), predicted[:3]) == 0.5
 
 
@@ -53,7 +63,8 @@ def test_first_hits_are_those_of_blend_and_unjudged_ones_can_be_left_out() -> No
 
 
 @pytest.mark.parametrize(
-    ("queries", "useful", "lacking"), [(60, 3.0, []), (MIN_QUERIES - 1, 3.0, ["queries"]), (60, 0.0, ["Brier"])]
+    ("queries", "useful", "lacking"),
+    [(60, 3.0, []), (MIN_CALIBRATION_QUERIES - 1, 3.0, ["queries"]), (60, 0.0, ["Brier"])],
 )
 def test_evaluated_names_what_a_fit_lacks(queries: int, useful: float, lacking: list[str]) -> None:
     found = evaluated(judged_hits(random_pools(queries, useful=useful)))

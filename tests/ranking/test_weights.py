@@ -12,12 +12,12 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.lab.evaluation.metrics import score_by
-from es_ttc.lab.evaluation.plan import EvaluationPlan, opened
+from es_ttc.lab.evaluation.plan import EvaluationPlan, open_searcher
 from es_ttc.lab.evaluation.rankings import silent
 from es_ttc.lab.ranking.pools import collect, signal_names
 from es_ttc.lab.ranking.weights import (
     by_default_weights,
-    measure,
+    measure_weights,
     normalised,
     tune_weights,
     values_of_weights,
@@ -101,11 +101,15 @@ def test_values_are_those_of_rankings_by_blend(tmp_path: Path, normalise: Normal
     for metric in ("ndcg@10", "map"):
         found = np.concatenate(
             [
-                measure(pools, metric)(by_default_weights(pools, signals))[None],
+                measure_weights(pools, metric)(by_default_weights(pools, signals))[None],
                 values_of_weights(pools, signals, grid, metric),
             ]
         )
-        with opened(EvaluationPlan(methods, first_pass="bm25", window=3), BEES, encoder, silent) as (searcher, _, _):
+        with open_searcher(EvaluationPlan(methods, first_pass="bm25", window=3), BEES, encoder, silent) as (
+            searcher,
+            _,
+            _,
+        ):
             for values, method in zip(found, methods, strict=True):
                 expected = score_by(metric, BEES.qrels, searcher.rank(method).rankings)
                 np.testing.assert_allclose(values, expected, atol=1e-6, err_msg=json.dumps(method.params.model_dump()))

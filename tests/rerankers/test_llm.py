@@ -14,7 +14,7 @@ from es_ttc.reranking.rerankers.llm import (
     Llm,
     LlmRerankerSettings,
     PointwiseLlm,
-    positions,
+    ranked_positions,
     rating,
     reranker_of,
 )
@@ -54,7 +54,7 @@ def test_ratings_are_read_with_tolerance(text: str, value: float | None) -> None
     ],
 )  # fmt: skip
 def test_orders_are_read_with_tolerance(text: str, value: list[int]) -> None:
-    assert positions(text, 3) == value
+    assert ranked_positions(text, 3) == value
 
 
 async def test_a_passage_without_a_rating_comes_after_those_that_have_one() -> None:

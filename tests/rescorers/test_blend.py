@@ -105,7 +105,7 @@ def test_blend_leaves_out_signals_that_the_index_lacks() -> None:
     np.testing.assert_allclose(blend.score(query, without, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
     assert blend.summary(query, without, DEFAULT) == {
         "signals": ["lexical", "dense"],
-        "lacking": ["spectral", "late_interaction"],
+        "missing_signals": ["spectral", "late_interaction"],
     }
 
 
@@ -180,7 +180,7 @@ def test_vectors_count_less_where_they_were_made_from_a_part_of_the_texts() -> N
     semantic = weight * (0.5 * z["dense"] + z["spectral"] + z["late_interaction"])
     mean = (z["lexical"] + semantic) / (1 + 2.5 * weight)
     np.testing.assert_allclose(blend.score(query, cut, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
-    assert blend.summary(query, cut, DEFAULT)["read"] == round(float(np.mean(shares)), 4)
+    assert blend.summary(query, cut, DEFAULT)["encoded_share"] == round(float(np.mean(shares)), 4)
     given = BlendParams(signals={"lexical": 1, "spectral": 1})
     np.testing.assert_array_equal(blend.score(query, cut, given), blend.score(query, window, given))
     assert "read" not in blend.summary(query, cut, given)

@@ -101,7 +101,7 @@ def test_missing_signals_go_the_trees_default_way(tmp_path: Path) -> None:
     query, window = example(12)
     without = replace(window, tokens=None, norms=None)
     assert (learned.score(query, without, params) < 0.5).all()
-    assert learned.summary(query, without, params)["lacking"] == ["spectral", "late_interaction"]
+    assert learned.summary(query, without, params)["missing_signals"] == ["spectral", "late_interaction"]
     known = np.arange(12) != 3
     partly = replace(window, present={Feature.POOLED: known, Feature.TOKENS: known})
     assert learned.score(query, partly, params)[3] < 0.5

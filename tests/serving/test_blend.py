@@ -109,7 +109,7 @@ def test_texts_that_the_encoder_read_in_part_make_vectors_count_less(
     best = dict(sorted(zip(window.ids, expected.tolist(), strict=True), key=lambda one: -one[1])[:WINDOW])
     assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(best, abs=1e-4)
     assert 0.2 < share_read(window) < 0.9
-    assert reply.json()["ttc"]["read"] == pytest.approx(share_read(window), abs=1e-4)
+    assert reply.json()["ttc"]["encoded_share"] == pytest.approx(share_read(window), abs=1e-4)
 
 
 def test_blend_without_lexical_hits_has_exact_totals(stack: SearchStack) -> None:

@@ -5,8 +5,8 @@ import pytest
 
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.engine.connect import connected
-from es_ttc.index.ingest.compose import Span, content_hash
-from es_ttc.index.ingest.encode import Encoded, action_lines, features_of
+from es_ttc.index.ingest.compose import FieldSpan, content_hash
+from es_ttc.index.ingest.encode import Encoded, action_lines, document_features
 from es_ttc.index.mappings.index import IndexOptions, index_body
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
 from es_ttc.rescorers.similarity import shown_similarity
@@ -29,8 +29,8 @@ async def vectors(opensearch_url: str, index_name: str, encoder: Encoder) -> Flo
     pooled: Float32 = tokens[:, 0]
     offsets = [np.zeros((1, 2), dtype=np.int32)] * DOCUMENTS
     encodings = Encodings(pooled=pooled, tokens=list(tokens), offsets=offsets, truncated=np.zeros(DOCUMENTS, bool))
-    hashes = [content_hash(str(place), [Span(0, 0, len(str(place)))], spec) for place in range(DOCUMENTS)]
-    features = features_of(Encoded(encodings), [[]] * DOCUMENTS, hashes, spec)
+    hashes = [content_hash(str(place), [FieldSpan(0, 0, len(str(place)))], spec) for place in range(DOCUMENTS)]
+    features = document_features(Encoded(encodings), [[]] * DOCUMENTS, hashes, spec)
     async with connected(EngineSettings(engine=opensearch_url)) as engine:
         body = index_body(spec, await engine.capabilities(), IndexOptions(shards=2, replicas=0))
         body["mappings"]["properties"][ROOT]["properties"]["vector"] = {"type": "object", "enabled": False}
@@ -53,7 +53,7 @@ def test_window_of_ten_thousand_documents_is_rescored(
     body = {"query": {"match_all": {}}, "rescore": rescore}
     for memory_mb in (512, 1):  # one window of pooled vectors is 15 MB
         with gateway_to(
-            opensearch_url, encoder, max_window=DOCUMENTS, default_timeout_ms=60_000, feature_cache_mb=memory_mb
+            opensearch_url, encoder, max_window=DOCUMENTS, scoring_timeout_ms=60_000, feature_cache_mb=memory_mb
         ) as gateway:
             cold, warm = (search(gateway, index_name, body | {"size": 20}) for _ in range(2))
             last = search(gateway, index_name, body | {"from": DOCUMENTS - 20, "size": 20})

@@ -48,7 +48,7 @@ def fitted(stack: SearchStack, encoder: Encoder, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("relevance")
     file, report, data = folder / "relevance.json", folder / "report", str(judged(folder / "data"))
     arguments = ["calibrate", "relevance", stack.index, data, "--engine", stack.engine, "--encoder", "minilm@onnx"]
-    assert run([*arguments, "--queries", "20", "--out", str(file)]) == 1  # too few
+    assert run([*arguments, "--sample", "20", "--out", str(file)]) == 1  # too few
     assert not file.exists()
     assert run([*arguments, "--out", str(file), "--report", str(report)]) == 0
     assert "<svg" in (report / "index.html").read_text()

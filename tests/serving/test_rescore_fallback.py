@@ -121,7 +121,7 @@ def test_an_encoder_that_is_loading_leaves_the_first_pass(
         go.wait(60)
         return Slow(encoder)
 
-    options = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=300, encoders=("slow",))
+    options = GatewaySettings(engine=engine_url, port=0, scoring_timeout_ms=300, encoders=("slow",))
     with running_gateway(options, load=load) as gateway:
         begun.set()
         make_index(engine_url, index_name, Slow(encoder))

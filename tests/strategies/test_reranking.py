@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.simulated_reranker import SimulatedReranker, noise_scale
-from es_ttc.reranking.graph import ABSENT
+from es_ttc.reranking.graph import NO_NEIGHBOUR
 from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.reranking.strategies import (
     BudgetedReranker,
@@ -213,7 +213,7 @@ async def test_search_on_a_graph_of_vectors_finds_what_is_near_by_the_rerankers_
     table = robust_prune(documents, every, np.tile(every, (count, 1)), count, alpha * factor)
     turned = np.linalg.qr(random.standard_normal((6, 6)))[0] * random.uniform(1, factor, 6)
     far = np.linalg.norm((documents - query) @ turned, axis=1)
-    edges = Edges({at: [int(one) for one in row if one != ABSENT] for at, row in enumerate(table)})
+    edges = Edges({at: [int(one) for one in row if one != NO_NEIGHBOUR] for at, row in enumerate(table)})
     judge = PointwiseBudgetedReranker(Counting((-far).tolist()), count)
     found = await rgs([int(random.integers(count))], edges, judge, seeds=1, length=1)
     assert far[found.documents[0]] <= (alpha + 1) / (alpha - 1) * far.min() + 1e-6

@@ -94,7 +94,9 @@ class ElasticsearchDistribution:
     def java(self) -> Java:
         """Return a full JDK: the node links a runtime of its own from it."""
         newest = self._carrier.newest_java
-        return java.find(jdk=True) if newest is None else java.find(jdk=True, oldest=_OLDEST_JAVA, newest=newest)
+        return (
+            java.find_java(jdk=True) if newest is None else java.find_java(jdk=True, oldest=_OLDEST_JAVA, newest=newest)
+        )
 
     def install(self, base: Path, on_progress: ProgressCallback) -> Path:
         """Return the home, downloading it unless it stands there undamaged.

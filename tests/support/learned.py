@@ -11,12 +11,12 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.queries import matching
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
-from es_ttc.lab.ranking.lambdamart import RankOptions, fit
+from es_ttc.lab.ranking.lambdamart import RankOptions, fit_trees
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.blend.normalise import logistic
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
 from es_ttc.rescorers.learned.model import RankingModel
-from es_ttc.rescorers.learned.scores import features_of, learned_scores
+from es_ttc.rescorers.learned.scores import learned_scores, model_features
 from es_ttc.settings import GatewaySettings
 from tests.serving.client import search
 from tests.support.gateway import gateway_to
@@ -40,7 +40,7 @@ def logged(
 
 def learned_from(pools: Pools, fields: Sequence[NumericField], folder: Path) -> RankingModel:
     """Fit a model to pools, and write it."""
-    trees, gains = fit(pools, OPTIONS, fields)
+    trees, gains = fit_trees(pools, OPTIONS, fields)
     assert len(trees.feature)
     assert all(gains[f"field {field.name}"] > 0 for field in fields)
     model = RankingModel("mine", pools.signals, OPTIONS.blend, trees, {}, tuple(fields))
@@ -60,7 +60,7 @@ def expected_scores(pool: Pool, pools: Pools, model: RankingModel) -> dict[str, 
     """Return the model's scores of a pool's documents, from the logged signals."""
     weights = pool.trust.weights(pools.signals)
     columns = field_columns(model.fields, pool.numbers, len(pool.documents))
-    features = features_of(pools.signals, pool.scores, few_words=pool.trust.few_words)
+    features = model_features(pools.signals, pool.scores, few_words=pool.trust.few_words)
     scores = learned_scores(features, columns, [weights[name] for name in pools.signals], model.blend, model.trees)
     return dict(zip(pool.documents, logistic(scores).tolist(), strict=True))
 

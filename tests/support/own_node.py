@@ -40,7 +40,7 @@ class OwnNode:
             short_lived=True,
             keep_data=True,
         )
-        self._node = process.start(self._spec, distribution=distribution)
+        self._node = process.start_node(self._spec, distribution=distribution)
         self.url = self._node.url
 
     @property
@@ -56,7 +56,7 @@ class OwnNode:
     def restart(self) -> None:
         """Start it again where it was, with its data."""
         self._node.stop()
-        self._node = process.start(self._spec, distribution=self._distribution)
+        self._node = process.start_node(self._spec, distribution=self._distribution)
 
     @property
     def folder(self) -> NodeFolder:

@@ -53,7 +53,7 @@ def sidecar_address() -> Iterator["Sidecar"]:
 def _build() -> None:
     """Build both plugins, that for Elasticsearch with the jars of an installation."""
     try:
-        home = java.find(jdk=True).home
+        home = java.find_java(jdk=True).home
     except ConfigurationError as error:
         _cannot(str(error))
     if shutil.which("mvn") is None:

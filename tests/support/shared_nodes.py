@@ -136,7 +136,7 @@ def started(distribution: Distribution, *, name: str = "", keep_data: bool = Fal
         keep_data=keep_data,
         timeout=START_SECONDS,
     )
-    with process.start(spec, distribution=distribution) as node:
+    with process.start_node(spec, distribution=distribution) as node:
         if distribution.product == "elasticsearch":
             await_licence(node.url)
         yield node

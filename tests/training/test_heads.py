@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from es_ttc.encoders.heads import Head, Table, unit
+from es_ttc.encoders.heads import Head, VectorTable, unit
 from es_ttc.lab.training.heads import LinearHead, LowRank, MixedMlp, ResidualMlp, whitening
 from es_ttc.vectors.tokens import Float32
 
@@ -70,7 +70,7 @@ def test_whitening_leaves_no_direction_greater_than_another() -> None:
 
 def test_a_table_knows_its_vectors_and_leaves_others() -> None:
     known, learned = rows(4), rows(9)[5:]
-    head = Head((Table(known, learned),))
+    head = Head((VectorTable(known, learned),))
     nearly = unit(known + 0.005 * rows(12)[8:])  # another backend's rounding
     np.testing.assert_allclose(head(nearly), learned, atol=1e-6)
     np.testing.assert_allclose(head(rows(20)[15:]), rows(20)[15:], atol=1e-6)

@@ -35,7 +35,7 @@ from es_ttc.lab.training.late.session import (
     build,
     checkpoint_of,
     principal_directions,
-    run,
+    run_late_training,
     train_last_layers,
 )
 from es_ttc.lab.training.loop import TrainingProgress
@@ -142,23 +142,23 @@ def test_a_stopped_training_goes_on_to_the_same_weights(plain: Path, tmp_path: P
             assert steps == 1
             raise Stopped
 
-    whole = run(request(plain, tmp_path, "whole"), cache_dir=tmp_path)
+    whole = run_late_training(request(plain, tmp_path, "whole"), cache_dir=tmp_path)
     stopped = request(plain, tmp_path, "stopped")
     with pytest.raises(Stopped):
-        run(stopped, cache_dir=tmp_path, report=stop)
+        run_late_training(stopped, cache_dir=tmp_path, report=stop)
     assert not stopped.out.exists()
     with pytest.raises(InvalidRequest, match=r"stopped.checkpoint.safetensors\]"):
-        run(stopped, cache_dir=tmp_path)
+        run_late_training(stopped, cache_dir=tmp_path)
     other = replace(stopped, resume=True, options=replace(OPTIONS, negatives=2))
     with pytest.raises(ConfigurationError, match=r"\[options\].*negatives"):
-        run(other, cache_dir=tmp_path)
-    resumed = run(replace(stopped, resume=True), cache_dir=tmp_path)
+        run_late_training(other, cache_dir=tmp_path)
+    resumed = run_late_training(replace(stopped, resume=True), cache_dir=tmp_path)
     assert resumed.course == whole.course
     assert not checkpoint_of(stopped.out).exists()
     for name in ("model.safetensors", "1_Dense/model.safetensors"):
         assert (stopped.out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     other_seed = replace(request(plain, tmp_path, "seed"), loop=replace(LOOP, seed=1))
-    assert run(other_seed, cache_dir=tmp_path).course.losses != whole.course.losses
+    assert run_late_training(other_seed, cache_dir=tmp_path).course.losses != whole.course.losses
 
 
 def test_the_untrained_model_of_full_width_is_the_backbones_own_late_interaction(plain: Path) -> None:
@@ -238,7 +238,7 @@ def test_negatives_are_what_bm25_finds_beside_relevant_documents() -> None:
 
 def test_layers_that_are_not_trained_stay_as_they_are(plain: Path, tmp_path: Path) -> None:
     found = replace(request(plain, tmp_path, "out"), options=replace(OPTIONS, layers=1))
-    run(found, cache_dir=tmp_path)
+    run_late_training(found, cache_dir=tmp_path)
     before: Any = BertModel.from_pretrained(plain)
     after: Any = BertModel.from_pretrained(found.out)
     for name, weights in before.state_dict().items():

@@ -25,13 +25,13 @@ from es_ttc.errors import ConfigurationError, EncoderMismatch
 from es_ttc.index.mappings.queries import matching
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import resolve_one
-from es_ttc.lab.evaluation.plan import EvaluationPlan, opened
+from es_ttc.lab.evaluation.plan import EvaluationPlan, open_searcher
 from es_ttc.lab.evaluation.rankings import silent
 from es_ttc.lab.learning import session
+from es_ttc.lab.learning.evaluation import cross_fitted_pools, evaluation_of
 from es_ttc.lab.learning.query_log import MAX_LENGTH, read_log
 from es_ttc.lab.learning.teachers import TEACHERS, TeacherTarget, blend_scores, targets
 from es_ttc.lab.learning.training import Adapters, Lists, bounded, fit_adapters
-from es_ttc.lab.learning.verdict import cross_fitted, verdict_of
 from es_ttc.lab.ranking.index_pools import IndexSource, collect_from_index
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.lab.training.loop import TrainingProgress
@@ -188,17 +188,17 @@ def test_a_learned_adapter_gains_on_held_out_queries(judged: bool) -> None:
 
         return lambda others: replace(others, pools=tuple(map(scored, others.pools)))
 
-    after = cross_fitted(given, targets(given, {}), fit, seed=1)
-    found = verdict_of(given, after, least=20, seed=1)
+    after = cross_fitted_pools(given, targets(given, {}), fit, seed=1)
+    found = evaluation_of(given, after, least=20, seed=1)
     assert found.judged == (len(pools) if judged else 0)
     assert found.clear is judged
     clicks = {pool.query: {str(int(pool.query) % 40): 2.0} for pool in pools.pools}
-    by_clicks = verdict_of(given, after, clicks, least=20, seed=1)
+    by_clicks = evaluation_of(given, after, clicks, least=20, seed=1)
     assert (by_clicks.clicked is None) is judged
     assert by_clicks.clear is judged  # words alone find what is clicked: nothing is gained
     assert found.blend is None or found.blend.delta > 0.05
     assert (found.dense is None) is not judged
-    assert not verdict_of(given, given, least=20, seed=1).clear
+    assert not evaluation_of(given, given, least=20, seed=1).clear
 
 
 def test_every_fold_learns_something_where_few_documents_are_taught() -> None:
@@ -210,16 +210,18 @@ def test_every_fold_learns_something_where_few_documents_are_taught() -> None:
         taught.append(sum(one.teacher is not None for one in of_others))
         return lambda others: others
 
-    cross_fitted(pools, said, fit, seed=1)
+    cross_fitted_pools(pools, said, fit, seed=1)
     assert min(taught) >= 10
 
 
 def test_clicks_that_teach_nothing_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     pools = made_pools(queries=25)
     pools = replace(pools, pools=tuple(unjudged(pool) for pool in pools.pools))
-    lesson = session.Lesson(Collection("shop", "log", (), {}, {}), {"0": {"elsewhere": 9.0}}, TEACHERS, None, 10, 0)
+    lesson = session.TrainingData(
+        Collection("shop", "log", (), {}, {}), {"0": {"elsewhere": 9.0}}, TEACHERS, None, 10, 0
+    )
     adapters = Adapters({}, cast("TrainingProgress", None), {"blend": 25})
-    _show("shop", session.Learned(adapters, verdict_of(pools, pools, least=20, seed=1), pools, lesson))
+    _show("shop", session.LearnedAdapter(adapters, evaluation_of(pools, pools, least=20, seed=1), pools, lesson))
     assert "1 queries have clicks, and none teaches: a click must name the `_id`" in capsys.readouterr().err
 
 
@@ -238,7 +240,7 @@ def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None
     """Search through a gateway with an adapter: cosines, blend's order and its scores are those in memory."""
     adapted = QueryAdapter.read(folder, folder, "adapter").over(base)
     documents = base.encode([f"{tool}: {text}" for tool, text in TOOLS.items()], tokens=False).pooled
-    settings = GatewaySettings(engine=engine, port=0, default_timeout_ms=20_000, query_adapters={index: folder})
+    settings = GatewaySettings(engine=engine, port=0, scoring_timeout_ms=20_000, query_adapters={index: folder})
     queries = Collection(index, "asked", (), {text: text for text in ASKED}, {text: {} for text in ASKED})
     source, keep = IndexSource(index, settings, lambda _: base), folder.with_name("kept")
     pools = collect_from_index(queries, source)
@@ -249,7 +251,7 @@ def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None
             np.testing.assert_array_equal(np.array(kept.vectors), np.array(pool.vectors))
     tools = tuple(Document(tool, "", f"{tool}: {text}") for tool, text in TOOLS.items())
     plan = EvaluationPlan((blend := resolve_one("blend"),), first_pass="bm25", codec=DEFAULT_CODEC)
-    with opened(plan, replace(queries, documents=tools), adapted, silent) as (searcher, _, _):
+    with open_searcher(plan, replace(queries, documents=tools), adapted, silent) as (searcher, _, _):
         memory = searcher.rank(blend)
     with running_gateway(settings, load=lambda _name, _folder: base) as gateway:
         for text, pool, scores in zip(ASKED, pools.pools, blend_scores(pools), strict=True):
@@ -273,7 +275,7 @@ def require_tried(
 ) -> None:
     """Search through a gateway with an adapter on trial: pages are one draft of both rankings, as the file says."""
     settings = GatewaySettings(
-        engine=engine, port=0, default_timeout_ms=20_000, query_adapters={index: folder}, trial_log=file, trial_share=1
+        engine=engine, port=0, scoring_timeout_ms=20_000, query_adapters={index: folder}, trial_log=file, trial_share=1
     )
     with running_gateway(settings, load=lambda _name, _folder: base) as gateway:
         for number, text in enumerate(ASKED, 1):
@@ -385,7 +387,7 @@ def test_an_index_learns_from_its_log(
     log, out = tmp_path / "queries.jsonl", tmp_path / "out"
     clicks = [{"query": text, "clicked": tool, "position": 2} for text, tools in ASKED.items() for tool in tools]
     log.write_text("\n".join([*map(json.dumps, clicks), *(json.dumps({"q": f"{text}, please"}) for text in ASKED)]))
-    learn = ["learn", index_name, "--out", str(out), "--reranker", "msmarco-minilm", "--pairs", "50", *common]
+    learn = ["learn", index_name, "--out", str(out), "--reranker", "msmarco-minilm", "--rerank-budget", "50", *common]
     try:
         assert run(attach) == 0
         assert run(learn) == 1
@@ -394,15 +396,15 @@ def test_an_index_learns_from_its_log(
         assert "[judgements] teach 0 of 20 queries" in capsys.readouterr().err
         more = tmp_path / "more.jsonl"
         more.write_text("\n".join([log.read_text(), '{"q": 4711}', '{"q": null}']))
-        assert run([*learn, "--queries", str(more), "--teacher", "judgements", "--most", "20"]) == 1
+        assert run([*learn, "--queries", str(more), "--teacher", "judgements", "--max-queries", "20"]) == 1
         told = capsys.readouterr().err
         assert "note: 1 lines of the log were no query" in told
-        assert "note: 1 less frequent queries of the log are left out (--most 20)" in told
+        assert "note: 1 less frequent queries of the log are left out (--max-queries 20)" in told
         assert not out.with_name("out.unfinished").exists()
         with relay(opensearch_url) as counted:
             learn = [*learn[:-1], counted.url, "--queries", str(log)]
             with monkeypatch.context() as patch:
-                patch.setattr(session, "verdict_of", interrupted)
+                patch.setattr(session, "evaluation_of", interrupted)
                 assert run(learn) == 130
             kept = [file for file in out.with_name("out.unfinished").rglob("*") if file.is_file()]
             assert len(kept) == 8  # the queries, five folds of them, the reranker's scores, what they are of

@@ -8,7 +8,7 @@ import torch
 
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.lab.training.losses import cross_view, info_nce, listwise_multi_label, set_loss
-from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.measures import measure_encoder
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -64,4 +64,4 @@ def test_measures_are_those_of_the_evaluation(name: str) -> None:
     relevant[:, 0] = True
     qrels = {str(q): {str(d): 1 for d in np.flatnonzero(row)} for q, row in enumerate(relevant.numpy())}
     rankings = {str(q): [str(d) for d in np.argsort(-row)] for q, row in enumerate(scores.numpy())}
-    np.testing.assert_allclose(measure(name, scores, relevant), score_by(name, qrels, rankings), atol=1e-6)
+    np.testing.assert_allclose(measure_encoder(name, scores, relevant), score_by(name, qrels, rankings), atol=1e-6)

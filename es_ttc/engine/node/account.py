@@ -27,7 +27,7 @@ def run_as() -> str | None:
     return UNPRIVILEGED
 
 
-def reachable(path: Path, user: str | None) -> bool:
+def is_reachable_by(path: Path, user: str | None) -> bool:
     """Return whether the node's user can enter every folder on the way to `path`."""
     if user is None:
         return True
@@ -37,7 +37,7 @@ def reachable(path: Path, user: str | None) -> bool:
 
 def base_folder(cache: Path, user: str | None) -> Path:
     """Return the folder for all files of nodes: `cache`, or the system's cache if the user cannot enter it."""
-    chosen = cache if reachable(cache, user) else Path(platformdirs.site_cache_dir("es-ttc"))
+    chosen = cache if is_reachable_by(cache, user) else Path(platformdirs.site_cache_dir("es-ttc"))
     return make_folder(chosen.absolute())
 
 
@@ -50,7 +50,7 @@ def give(folder: Path, user: str | None) -> None:
 
 def reachable_copy(folder: Path, base: Path, user: str | None) -> Path:
     """Return `folder`, or its copy below `base` if the node's user cannot enter the original."""
-    if reachable(folder, user):
+    if is_reachable_by(folder, user):
         return folder
     copy = base / "java" / f"{folder.name}-{folder.stat().st_mtime_ns:x}"
     if not copy.exists():

@@ -9,7 +9,7 @@ from es_ttc.common.files import make_folder
 from es_ttc.errors import NodeError
 
 
-def unpack(archive: Path, folder: Path, *, without: Collection[str] = ()) -> None:
+def unpack_archive(archive: Path, folder: Path, *, without: Collection[str] = ()) -> None:
     """Unpack a plugin's archive."""
     try:
         _extract(archive, folder, without)

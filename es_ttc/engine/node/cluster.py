@@ -16,10 +16,10 @@ from es_ttc.engine.node.distribution import Distribution
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
 from es_ttc.engine.node.process import Node
 from es_ttc.engine.node.spec import ClusterSpec, NodeSpec, ProgressCallback, ignore
-from es_ttc.engine.node.state import HOST, State
+from es_ttc.engine.node.state import HOST, NodeState
 from es_ttc.errors import InvalidRequest, NodeError
 
-MAX_NODES = 9
+MAX_CLUSTER_NODES = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +51,19 @@ class Cluster:
         self.stop()
 
 
-def start(
+def start_cluster(
     spec: NodeSpec, count: int, on_progress: ProgressCallback = ignore, distribution: Distribution | None = None
 ) -> Cluster:
     """Return a cluster of connected nodes, started if need be; `spec` is the first's, the others use the next ports."""
     spec.check()
-    if not 2 <= count <= MAX_NODES:
-        raise InvalidRequest(f"a cluster of [{count}] nodes cannot be started here: give 2 to {MAX_NODES}")
+    if not 2 <= count <= MAX_CLUSTER_NODES:
+        raise InvalidRequest(f"a cluster of [{count}] nodes cannot be started here: give 2 to {MAX_CLUSTER_NODES}")
     product = distribution or OpenSearchDistribution()
     product.install(account.base_folder(spec.cache_dir, account.run_as()), on_progress)  # once for all of them
     specs = _specs(spec, count)
     with ThreadPoolExecutor(count) as pool:
         waiting = [
-            pool.submit(process.start, one, on_progress if number == 0 else ignore, product)
+            pool.submit(process.start_node, one, on_progress if number == 0 else ignore, product)
             for number, one in enumerate(specs)
         ]
     started = [one.result() for one in waiting if one.exception() is None]
@@ -88,7 +88,7 @@ def member_names(name: str, count: int) -> tuple[str, ...]:
 
 def _specs(spec: NodeSpec, count: int) -> list[NodeSpec]:
     names = member_names(spec.name, count)
-    states = [_noted(name, spec.cache_dir) for name in names]
+    states = [_stored_state(name, spec.cache_dir) for name in names]
     for name, state in zip(names, states, strict=True):
         if state is not None and tuple(state.members) != names:
             actual = f"a cluster of {len(state.members)} nodes" if state.members else "a node by itself"
@@ -110,11 +110,11 @@ def _specs(spec: NodeSpec, count: int) -> list[NodeSpec]:
     ]
 
 
-def _noted(name: str, cache_dir: Path) -> State | None:
-    return State.read(process.node_folder(name, cache_dir).state)
+def _stored_state(name: str, cache_dir: Path) -> NodeState | None:
+    return NodeState.read(process.node_folder(name, cache_dir).state)
 
 
-def _transports(states: Sequence[State | None]) -> list[int]:
+def _transports(states: Sequence[NodeState | None]) -> list[int]:
     """Return a transport port for each node: that of a running one, else a free one."""
     probes: list[socket.socket] = []
     try:

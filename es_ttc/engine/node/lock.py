@@ -8,7 +8,7 @@ import click
 import orjson
 
 from es_ttc.common.files import sha256, write_atomically
-from es_ttc.common.maven import CONNECTIONS, Artifact, Pinned, download
+from es_ttc.common.maven import DOWNLOAD_CONNECTIONS, Artifact, Pinned, download
 from es_ttc.engine.node.parts import VERSIONS, lock_file, read_parts
 
 
@@ -23,7 +23,7 @@ def pin(artifact: Artifact) -> Pinned:
 @click.argument("version", type=click.Choice(VERSIONS))
 def main(version: str) -> None:
     """Download every artifact of an OpenSearch version and write the lock file."""
-    with ThreadPoolExecutor(CONNECTIONS) as pool:
+    with ThreadPoolExecutor(DOWNLOAD_CONNECTIONS) as pool:
         pins = list(pool.map(pin, read_parts(version).artifacts))
     entries = {str(entry.artifact): {"sha256": entry.sha256, "size": entry.size} for entry in pins}
     path = lock_file(version)

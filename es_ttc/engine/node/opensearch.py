@@ -6,20 +6,13 @@ from hashlib import sha256
 from pathlib import Path
 
 from es_ttc.common import maven
-from es_ttc.common.files import (
-    link_or_copy,
-    locked,
-    make_folder,
-    publish,
-    staging_folder,
-    write_atomically,
-)
+from es_ttc.common.files import link_or_copy, locked, make_folder, publish, staging_folder, write_atomically
 from es_ttc.common.maven import Artifact
 from es_ttc.engine.node import account, java, parts
-from es_ttc.engine.node.archives import unpack
+from es_ttc.engine.node.archives import unpack_archive
 from es_ttc.engine.node.distribution import Command, NodeFolder
 from es_ttc.engine.node.java import Java
-from es_ttc.engine.node.parts import Part
+from es_ttc.engine.node.parts import NodePart
 from es_ttc.engine.node.plugin import Plugin
 from es_ttc.engine.node.spec import NodeProgress, NodeSpec, ProgressCallback
 from es_ttc.errors import NodeError
@@ -47,12 +40,12 @@ class OpenSearchDistribution:
 
     def java(self) -> Java:
         """Return a Java that the version runs on."""
-        return java.find(oldest=self._parts.java.oldest, newest=self._parts.java.newest)
+        return java.find_java(oldest=self._parts.java.oldest, newest=self._parts.java.newest)
 
     def install(self, base: Path, on_progress: ProgressCallback) -> Path:
         """Return the home; where there is none, download its artifacts and build it."""
         account.give(make_folder(base / CLASSES), account.run_as())
-        home = base / "homes" / f"opensearch-{self.version}-{parts.digest(self.version)}"
+        home = base / "homes" / f"opensearch-{self.version}-{parts.file_digest(self.version)}"
         if home.exists():
             return home
         lock = parts.read_lock(self.version)
@@ -131,11 +124,11 @@ def build_home(node: parts.Parts, files: Mapping[Artifact, Path], home: Path) ->
         publish(staging, home)
 
 
-def _build_part(part: Part, node: parts.Parts, files: Mapping[Artifact, Path], home: Path) -> None:
+def _build_part(part: NodePart, node: parts.Parts, files: Mapping[Artifact, Path], home: Path) -> None:
     folder = make_folder(home / part.folder)
     for artifact in part.artifacts:
         if artifact.packaging == "zip":
-            unpack(files[artifact], folder, without={DESCRIPTOR})  # the file written here describes the plugin
+            unpack_archive(files[artifact], folder, without={DESCRIPTOR})  # the file written here describes the plugin
         else:
             link_or_copy(files[artifact], folder / artifact.filename)
     if part.classname:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from es_ttc.common.maven import Artifact, Pinned
 
-FOLDER = Path(__file__).parent
+NODE_FOLDER = Path(__file__).parent
 VERSIONS = ("3.5.0", "2.19.1")  # the default first: those whose k-NN plugin package registries have
 DEFAULT_VERSION = VERSIONS[0]
 
@@ -18,7 +18,7 @@ DEFAULT_VERSION = VERSIONS[0]
 Coordinates = Annotated[Artifact, BeforeValidator(Artifact.parse)]
 
 
-class Part(BaseModel):
+class NodePart(BaseModel):
     """One folder of the node's home, a ``[[part]]`` of the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,7 +58,7 @@ class Parts(BaseModel):
 
     version: str
     java: JavaNeeds
-    parts: tuple[Part, ...] = Field(alias="part")
+    parts: tuple[NodePart, ...] = Field(alias="part")
 
     @property
     def artifacts(self) -> list[Artifact]:
@@ -68,12 +68,12 @@ class Parts(BaseModel):
 
 def parts_file(version: str) -> Path:
     """Return the file that lists the parts of a version."""
-    return FOLDER / f"opensearch-{version}.toml"
+    return NODE_FOLDER / f"opensearch-{version}.toml"
 
 
 def lock_file(version: str) -> Path:
     """Return the file with the checksums of a version's parts."""
-    return FOLDER / f"opensearch-{version}.lock.json"
+    return NODE_FOLDER / f"opensearch-{version}.lock.json"
 
 
 def read_parts(version: str = DEFAULT_VERSION) -> Parts:
@@ -88,6 +88,6 @@ def read_lock(version: str = DEFAULT_VERSION) -> dict[Artifact, Pinned]:
     return {pin.artifact: pin for pin in found}
 
 
-def digest(version: str = DEFAULT_VERSION) -> str:
+def file_digest(version: str = DEFAULT_VERSION) -> str:
     """Return a short digest of both files: a home built from other parts is in another folder."""
     return hashlib.sha256(parts_file(version).read_bytes() + lock_file(version).read_bytes()).hexdigest()[:12]

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from es_ttc.common.files import link_or_copy, make_folder, publish, remove, sha256, staging_folder
-from es_ttc.engine.node.archives import unpack
+from es_ttc.engine.node.archives import unpack_archive
 from es_ttc.errors import ConfigurationError
 
-FOLDER = "plugins/es-ttc"
+PLUGIN_FOLDER = "plugins/es-ttc"
 TOKEN_FILE = "ttc-sidecar-token"
 
 _BUILT = Path(__file__).parents[3] / "plugin"
@@ -65,7 +65,7 @@ class Plugin:
         remove([home])
         with staging_folder(home) as staging:
             shutil.copytree(product, staging, copy_function=link_or_copy, dirs_exist_ok=True)
-            unpack(self.archive, make_folder(staging / FOLDER))
+            unpack_archive(self.archive, make_folder(staging / PLUGIN_FOLDER))
             publish(staging, home)
         return home
 

@@ -25,11 +25,11 @@ import psutil
 from es_ttc.common.files import locked, make_folder, remove
 from es_ttc.common.private_files import open_private
 from es_ttc.engine.node import account
-from es_ttc.engine.node.configuration import held_by, prepare
+from es_ttc.engine.node.configuration import held_by, prepare_configuration
 from es_ttc.engine.node.distribution import Command, Distribution, NodeFolder
 from es_ttc.engine.node.opensearch import OpenSearchDistribution
-from es_ttc.engine.node.spec import NodeProgress, NodeSpec, ProgressCallback, check_name, ignore
-from es_ttc.engine.node.state import HOST, State, log_tail, open_folder, read_port
+from es_ttc.engine.node.spec import NodeProgress, NodeSpec, ProgressCallback, check_node_name, ignore
+from es_ttc.engine.node.state import HOST, NodeState, log_tail, open_folder, read_port
 from es_ttc.engine.node.supervisor import GRACE_SECONDS, Launch, ProcessId
 from es_ttc.errors import InvalidRequest, NodeError
 
@@ -42,7 +42,7 @@ LOG_LINES = 20
 class Node:
     """A node that answers. As a context manager it is stopped at the end, unless it was running before."""
 
-    state: State
+    state: NodeState
     folder: NodeFolder
     port: int
     reused: bool = False
@@ -66,7 +66,9 @@ class Node:
             self.stop()
 
 
-def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: Distribution | None = None) -> Node:
+def start_node(
+    spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: Distribution | None = None
+) -> Node:
     """Return a node that answers; start it unless one of this name is running."""
     spec.check()
     product = distribution or OpenSearchDistribution()
@@ -76,7 +78,7 @@ def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: 
     make_folder(folder.path.parent)
     with locked(folder.lock):
         try:
-            running = State.read(folder.state)
+            running = NodeState.read(folder.state)
             if running and running.lives:
                 return _reuse(running, folder, spec, product, on_progress)
             if running:
@@ -92,14 +94,14 @@ def start(spec: NodeSpec, on_progress: ProgressCallback = ignore, distribution: 
 
 def node_folder(name: str, cache_dir: Path) -> NodeFolder:
     """Return the folder of the node of this name, whether it runs or not."""
-    check_name(name)
+    check_node_name(name)
     return open_folder(account.base_folder(cache_dir, account.run_as()), name)
 
 
 def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
     """Stop a node, or all nodes of the cluster of that name; return whether any ran."""
     folder = node_folder(name, cache_dir)
-    state = State.read(folder.state)
+    state = NodeState.read(folder.state)
     if state is None:
         return False
     others = state.members[1:] if state.members[:1] == (name,) else ()
@@ -110,7 +112,7 @@ def stop(name: str, cache_dir: Path, *, drop_data: bool = False) -> bool:
 
 
 def _reuse(
-    state: State, folder: NodeFolder, spec: NodeSpec, product: Distribution, on_progress: ProgressCallback
+    state: NodeState, folder: NodeFolder, spec: NodeSpec, product: Distribution, on_progress: ProgressCallback
 ) -> Node:
     """Return the running node when it answers, if it has the requested values."""
     node = Node(state, folder, _await(folder, state, spec.timeout, on_progress, lambda: state.lives), reused=True)
@@ -149,7 +151,7 @@ def _require_free(port: int | None) -> None:
 
 def _require_own_data(folder: NodeFolder, product: Distribution, user: str | None) -> None:
     """Refuse a data folder with other files, of another running node, or that the node's user cannot enter."""
-    if not account.reachable(folder.data.parent, user):
+    if not account.is_reachable_by(folder.data.parent, user):
         raise InvalidRequest(
             f"data folder [{folder.data}] cannot be entered by user [{user}], which the engine runs as: choose another"
         )
@@ -159,7 +161,7 @@ def _require_own_data(folder: NodeFolder, product: Distribution, user: str | Non
             f"data folder [{folder.data}] holds {f'data of {held}' if held else 'something else'}: choose an empty one"
         )
     for note in folder.path.parent.glob("*.json"):
-        other = State.read(note)
+        other = NodeState.read(note)
         if other and note != folder.state and other.data == str(folder.data) and other.lives:
             raise InvalidRequest(
                 f"data folder [{folder.data}] is in use by node [{other.name}]: stop that node or choose another folder"
@@ -180,7 +182,7 @@ def _listener(port: int) -> str:
     return f"taken by {name}, process {pids[0]}" if name else ""
 
 
-def _require_same_cluster(before: State, spec: NodeSpec) -> None:
+def _require_same_cluster(before: NodeState, spec: NodeSpec) -> None:
     """Raise an error for data of another cluster: its nodes would wait for absent ones."""
     members = spec.cluster.members if spec.cluster else ()
     if before.members != members:
@@ -208,7 +210,7 @@ def _install(
     home = product.install(base, on_progress)
     if product.plugin is not None:
         home = product.plugin.install(home, folder.home)
-    prepare(folder, spec, product, home, user)
+    prepare_configuration(folder, spec, product, home, user)
     return product.command(home, folder, java, spec)
 
 
@@ -231,7 +233,7 @@ def _launch(
         owner=ProcessId.of(os.getpid()) if spec.owned else None,
         remove=[] if spec.keep_data else [str(path) for path in folder.all],
     )
-    state = State(
+    state = NodeState(
         name=spec.name,
         product=product.product,
         version=product.version,
@@ -266,7 +268,7 @@ def _launch(
         if not state.keep_data:
             remove(folder.all)
         raise
-    started = State.read(folder.state)
+    started = NodeState.read(folder.state)
     if started is None:
         raise NodeError(f"node [{state.name}] was removed while it started: start it again")
     return Node(started, folder, port)
@@ -284,7 +286,7 @@ def _forget_ended() -> None:
 
 
 def _await(
-    folder: NodeFolder, state: State, timeout: float, on_progress: ProgressCallback, lives: Callable[[], bool]
+    folder: NodeFolder, state: NodeState, timeout: float, on_progress: ProgressCallback, lives: Callable[[], bool]
 ) -> int:
     """Wait until the node answers and return its port."""
     began = time.monotonic()
@@ -325,7 +327,7 @@ def _reason(folder: NodeFolder) -> str:
     return (telling or lines or ["it wrote no log"])[-1].strip()
 
 
-def _stop(state: State, folder: NodeFolder, *, drop_data: bool) -> None:
+def _stop(state: NodeState, folder: NodeFolder, *, drop_data: bool) -> None:
     for identity in (state.supervisor, state.node):
         process = identity.process() if identity else None
         if process:

@@ -26,7 +26,7 @@ def ignore(_: NodeProgress) -> None:
     """Ignore the progress."""
 
 
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+NODE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 HEAP = re.compile(r"[1-9][0-9]*[mgMG]")
 
 _COLLECTION = ("-XX:G1ReservePercent=25", "-XX:InitiatingHeapOccupancyPercent=30")
@@ -68,14 +68,14 @@ class NodeSpec:
 
     def check(self) -> None:
         """Raise an error for invalid values."""
-        check_name(self.name)
+        check_node_name(self.name)
         if not HEAP.fullmatch(self.heap):
             raise InvalidRequest(f"heap [{self.heap}] is not a size: give a number with m or g, such as 1g")
         if self.port is not None and not 0 <= self.port <= 65535:
             raise InvalidRequest(f"port [{self.port}] is not a port: give 0 to 65535")
 
 
-def check_name(name: str) -> None:
+def check_node_name(name: str) -> None:
     """Raise an error for a node name that cannot be the name of a folder."""
-    if not NAME.fullmatch(name):
+    if not NODE_NAME.fullmatch(name):
         raise InvalidRequest(f"node name [{name}] is not allowed: use lower-case letters, digits, _ and -")

@@ -19,7 +19,7 @@ LOG_TAIL_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class NodeState:
     """The stored state."""
 
     name: str
@@ -63,7 +63,7 @@ def open_folder(base: Path, name: str, data: Path | None = None) -> NodeFolder:
     """Return a node's folder below `base`, with its data at `data`, else at the stored place, else inside."""
     path = base / "nodes" / name
     inside = NodeFolder(path, path / "data")
-    state = State.read(inside.state) if data is None else None
+    state = NodeState.read(inside.state) if data is None else None
     return NodeFolder(path, data or (Path(state.data) if state else inside.data))
 
 
@@ -88,7 +88,7 @@ def log_tail(path: Path, lines: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class NodeReport:
     """The present state of a node."""
 
     name: str
@@ -104,9 +104,9 @@ class Report:
     cluster: str | None = None
 
 
-def clusters(nodes: Sequence[Report]) -> list[dict[str, Any]]:
+def clusters(nodes: Sequence[NodeReport]) -> list[dict[str, Any]]:
     """Return the clusters of the nodes, JSON-ready."""
-    members: dict[str, list[Report]] = {}
+    members: dict[str, list[NodeReport]] = {}
     for node in nodes:
         if node.cluster is not None:
             members.setdefault(node.cluster, []).append(node)
@@ -116,7 +116,7 @@ def clusters(nodes: Sequence[Report]) -> list[dict[str, Any]]:
     ]
 
 
-def reports(cache_dir: Path) -> list[Report]:
+def reports(cache_dir: Path) -> list[NodeReport]:
     """Return every node that has a folder below the cache, by name."""
     base = account.base_folder(cache_dir, account.run_as())
     names = sorted(note.stem for note in (base / "nodes").glob("*.json"))
@@ -124,14 +124,14 @@ def reports(cache_dir: Path) -> list[Report]:
     return [report for report in found if report is not None]
 
 
-def _report(base: Path, name: str) -> Report | None:
+def _report(base: Path, name: str) -> NodeReport | None:
     folder = open_folder(base, name)
-    state = State.read(folder.state)
+    state = NodeState.read(folder.state)
     if state is None:
         return None
     process = state.node.process() if state.node else None
     port = read_port(folder) if process else None
-    return Report(
+    return NodeReport(
         name=name,
         status="stopped" if process is None else "starting" if port is None else "running",
         url=f"http://{HOST}:{port}" if port else None,

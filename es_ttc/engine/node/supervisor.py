@@ -21,7 +21,7 @@ import psutil
 from es_ttc.common.files import remove, write_atomically
 from es_ttc.common.private_files import open_private
 
-POLL_SECONDS = 0.25
+WATCH_SECONDS = 0.25
 GRACE_SECONDS = 30
 
 
@@ -97,7 +97,7 @@ class _Supervisor:
             )
         self._note(node.pid)
         while node.poll() is None and not self._stopping and self._owner_lives():
-            time.sleep(POLL_SECONDS)
+            time.sleep(WATCH_SECONDS)
         if node.poll() is not None:
             return node.returncode
         self._end(node)

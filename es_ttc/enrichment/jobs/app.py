@@ -29,7 +29,7 @@ from es_ttc.enrichment.jobs.enrichment_work import EnrichmentWork
 from es_ttc.enrichment.jobs.leases import NOTED_SECONDS
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.supervised import SupervisedProgram
-from es_ttc.enrichment.jobs.turn import Turn, TurnEnd, Work
+from es_ttc.enrichment.jobs.turn import JobWork, Turn, TurnEnd
 from es_ttc.errors import EngineUnavailable, EsTtcError
 from es_ttc.settings import Settings
 
@@ -45,7 +45,7 @@ _SWEEP_SECONDS = 15  # time after which the sweep of a dead worker does not bloc
 
 def run_enrichment_worker(settings: Settings, broker: str, redis: str, *, processes: int) -> int:
     """Process the jobs that enrich until stopped; return the exit status."""
-    asyncio.run(prepare(settings))
+    asyncio.run(prepare_jobs(settings))
     work = EnrichmentWork(settings)
     app = make_app(settings, broker, redis, work)
     app.conf.update(task_soft_time_limit=work.max_seconds, task_time_limit=work.max_seconds + _SPARE_SECONDS)
@@ -54,7 +54,7 @@ def run_enrichment_worker(settings: Settings, broker: str, redis: str, *, proces
 
 def run_encoding_worker(settings: Settings, broker: str, redis: str) -> int:
     """Encode what is written to followed indices until stopped; return the exit status."""
-    asyncio.run(prepare(settings))
+    asyncio.run(prepare_jobs(settings))
     work = EncodingWork(settings)
     app = make_app(settings, broker, redis, work)
     return run_until_stopped(app, work.ending, concurrency=_MAX_FOLLOWED, pool="threads")
@@ -68,7 +68,7 @@ def encoding_process(settings: Settings, redis: str, *, debug: bool) -> Supervis
     return SupervisedProgram(command, "the process that encodes", {**os.environ, **chosen})
 
 
-def make_app(settings: Settings, broker: str, redis: str, work: Work) -> Celery:
+def make_app(settings: Settings, broker: str, redis: str, work: JobWork) -> Celery:
     """Return the application of one kind of work."""
     app = Celery(work.queue, broker=broker, set_as_current=False)
     turn_task, sweep_task = f"es_ttc.{work.name}", f"es_ttc.sweep_{work.name}"
@@ -163,7 +163,7 @@ def run_until_stopped(app: Celery, ending: threading.Event | None = None, **opti
     return 0 if stopped == ["Warm"] else int(worker.exitcode or 0)
 
 
-async def prepare(settings: Settings) -> None:
+async def prepare_jobs(settings: Settings) -> None:
     """Check the indices of the job records; wait for an engine that starts or is started again."""
     attempts = stamina.retry_context(
         on=EngineUnavailable, attempts=None, timeout=_ENGINE_SECONDS, wait_initial=1.0, wait_max=5.0
@@ -179,7 +179,7 @@ async def prepare(settings: Settings) -> None:
                 raise
 
 
-async def _take_turn(settings: Settings, url: str, work: Work, turn: Turn) -> TurnEnd:
+async def _take_turn(settings: Settings, url: str, work: JobWork, turn: Turn) -> TurnEnd:
     begun = time.monotonic()
     async with connected_redis(url) as redis:
         with contextlib.suppress(Exception):  # if Redis is unavailable, a waiting message is sent twice at worst
@@ -195,7 +195,7 @@ async def _take_turn(settings: Settings, url: str, work: Work, turn: Turn) -> Tu
     return end
 
 
-async def _sweep(settings: Settings, url: str, work: Work) -> list[Turn]:
+async def _sweep(settings: Settings, url: str, work: JobWork) -> list[Turn]:
     """Return the partitions that wait for a worker; all workers of a Redis share one sweep, with a pause after each."""
     swept = f"ttc:swept:{work.queue}"
     async with connected_redis(url) as redis:

@@ -73,8 +73,8 @@ async def retry(engine: Engine, settings: Settings, name: str) -> JobStatus[Job]
         raise InvalidRequest(f"job [{name}] was cancelled: submit it again with `es-ttc jobs submit {job.index}`")
     if not await store.outcomes.forget_failures(name) and job.status is not JobState.PAUSED:
         raise InvalidRequest(f"no document of job [{name}] has failed: there is nothing to retry")
-    again = {"status": JobState.RUNNING, "reason": "", "ended": None, "final": None, "retried": now()}
-    return await enrichment_status(store, await store.enrichment.update(name, **again))
+    restarted = {"status": JobState.RUNNING, "reason": "", "ended": None, "final": None, "retried": now()}
+    return await enrichment_status(store, await store.enrichment.update(name, **restarted))
 
 
 async def _change(engine: Engine, settings: Settings, name: str, status: JobState) -> AnyStatus:

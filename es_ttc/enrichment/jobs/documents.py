@@ -10,14 +10,14 @@ from typing import Any, Self
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.record import Job
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.ingest.bulk import BulkLines, write
+from es_ttc.index.ingest.bulk import ActionLines, write
 from es_ttc.index.ingest.by_id import hits_by_id
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.ingest.rewrite import DocumentRewriter
 from es_ttc.index.mappings.enrichment import EnrichmentTarget, enrichable
 from es_ttc.index.mappings.spec import ENRICHED, ENRICHED_BY
 
-Key = tuple[str, str | None]  # a document's id and its routing
+JobDocumentKey = tuple[str, str | None]  # a document's id and its routing
 
 _PAGE = 500
 _WHOLE_AT_ONCE = 32  # number of documents read with all their features at a time: some 10 MB if token vectors are long
@@ -28,13 +28,13 @@ _MAX_ATTEMPTS = 3  # number of times that a document which other clients change 
 class DocumentText:
     """The text of a document for the model."""
 
-    key: Key
+    key: JobDocumentKey
     text: str
     fields: tuple[str, ...]
     hash: str
 
 
-class Documents:
+class JobDocuments:
     """The documents of one index, for jobs."""
 
     def __init__(self, engine: Engine, target: EnrichmentTarget) -> None:
@@ -55,11 +55,11 @@ class Documents:
         """Count the documents with a job's enrichment."""
         return await self._engine.count(self.target.index, {"term": {ENRICHED_BY: job}})
 
-    def keys_written_by(self, job: str) -> AsyncGenerator[Key]:
+    def keys_written_by(self, job: str) -> AsyncGenerator[JobDocumentKey]:
         """Yield the keys of documents with a job's enrichment."""
         return self._matching({"term": {ENRICHED_BY: job}})
 
-    async def keys(self, job: Job, partition: int | None) -> AsyncGenerator[Key]:
+    async def keys(self, job: Job, partition: int | None) -> AsyncGenerator[JobDocumentKey]:
         """Yield the keys of documents to enrich, as of the last refresh, of one partition or of all."""
         async with aclosing(self._matching(to_enrich(job))) as keys:
             async for key in keys:
@@ -70,7 +70,7 @@ class Documents:
         """Make all writes visible to search."""
         await self._engine.refresh(self.target.index)
 
-    async def texts(self, keys: Sequence[Key]) -> list[DocumentText]:
+    async def texts(self, keys: Sequence[JobDocumentKey]) -> list[DocumentText]:
         """Read the texts of documents; deleted documents are left out."""
         fields = self.target.spec.text_fields
         requested = set(keys)
@@ -80,15 +80,15 @@ class Documents:
 
     async def write(
         self, job: Job, phrases: Sequence[tuple[DocumentText, Sequence[str]]]
-    ) -> tuple[set[Key], dict[Key, str]]:
+    ) -> tuple[set[JobDocumentKey], dict[JobDocumentKey, str]]:
         """Write phrases into documents whose text has not changed since; return these, and why others are rejected.
 
         Each document is written as a whole, or updated if features were attached to it, in one action with the expected
         version. If the version has changed meanwhile, the document is read again; if its text has changed too, it is
         skipped, because it needs a new enrichment.
         """
-        done: set[Key] = set()
-        refused: dict[Key, str] = {}
+        done: set[JobDocumentKey] = set()
+        refused: dict[JobDocumentKey, str] = {}
         for start in range(0, len(phrases), _WHOLE_AT_ONCE):
             await self._write(job, phrases[start : start + _WHOLE_AT_ONCE], done, refused)
         return done, refused
@@ -97,16 +97,16 @@ class Documents:
         self,
         job: Job,
         phrases: Sequence[tuple[DocumentText, Sequence[str]]],
-        done: set[Key],
-        refused: dict[Key, str],
+        done: set[JobDocumentKey],
+        refused: dict[JobDocumentKey, str],
     ) -> None:
         waiting = {text.key: (text, kept) for text, kept in phrases}
         for _ in range(_MAX_ATTEMPTS):
             current = [
                 whole for whole in await self._reader.read([name for name, _ in waiting]) if whole.key in waiting
             ]
-            actions: list[BulkLines] = []
-            keys: list[Key] = []
+            actions: list[ActionLines] = []
+            keys: list[JobDocumentKey] = []
             for whole in current:
                 text, kept = waiting[whole.key]
                 now = text_of(whole.key, whole.source, self.target.spec.text_fields)
@@ -114,7 +114,7 @@ class Documents:
                     continue
                 marks = {"enriched": job.plan.key, "enriched_by": job.id, "enriched_text": text.hash}
                 try:
-                    actions.append(BulkLines(whole.id, whole.lines({"enrichment": kept, **marks})))
+                    actions.append(ActionLines(whole.id, whole.lines({"enrichment": kept, **marks})))
                     keys.append(whole.key)
                 except TypeError as error:
                     refused[whole.key] = f"its source cannot be written again: {error}"
@@ -131,13 +131,13 @@ class Documents:
                 return
             await self.refresh()
 
-    async def _matching(self, query: Mapping[str, Any]) -> AsyncGenerator[Key]:
+    async def _matching(self, query: Mapping[str, Any]) -> AsyncGenerator[JobDocumentKey]:
         hits: Any = self._engine.scan(self.target.index, query, source=False, batch=_PAGE)
         async with aclosing(hits):
             async for hit in hits:
                 yield hit["_id"], hit.get("_routing")
 
-    async def _send(self, actions: Sequence[BulkLines]) -> Sequence[Any]:
+    async def _send(self, actions: Sequence[ActionLines]) -> Sequence[Any]:
         return await write(self._engine, self.target.index, actions) if actions else ()
 
 
@@ -154,12 +154,12 @@ def to_enrich(job: Job) -> dict[str, Any]:
     return {"bool": {"filter": [job.query] if job.query else [], "must_not": [done]}}
 
 
-def partition_of(key: Key, lanes: int) -> int:
+def partition_of(key: JobDocumentKey, lanes: int) -> int:
     """Return the partition of a document in a job: the same in every process."""
     return zlib.crc32(f"{key[0]}\0{key[1] or ''}".encode("utf-8", "surrogatepass")) % lanes
 
 
-def text_of(key: Key, source: Mapping[str, Any], fields: Sequence[str]) -> DocumentText:
+def text_of(key: JobDocumentKey, source: Mapping[str, Any], fields: Sequence[str]) -> DocumentText:
     """Return the text of a document for the model."""
     try:
         text, spans = compose(source, fields)
@@ -171,9 +171,11 @@ def text_of(key: Key, source: Mapping[str, Any], fields: Sequence[str]) -> Docum
     return DocumentText(key, text, tuple(text[span.start : span.end] for span in spans), digest)
 
 
-async def pages(keys: AsyncGenerator[Key], size: int = _PAGE) -> AsyncGenerator[list[Key]]:
+async def document_pages(
+    keys: AsyncGenerator[JobDocumentKey], size: int = _PAGE
+) -> AsyncGenerator[list[JobDocumentKey]]:
     """Yield keys some at a time."""
-    page: list[Key] = []
+    page: list[JobDocumentKey] = []
     async with aclosing(keys):
         async for key in keys:
             page.append(key)

@@ -177,8 +177,8 @@ class _EncodingRun:
             await self._follow_like_the_others()
         held = (await Indices.behind(self.store.engine, self.job.index)).only()
         if not self.checkpoint.is_of(held.source.uuid, held.index):
-            again = {"source": held.source.uuid, "holder": held.index, "shards": {}}
-            self.checkpoint = self.checkpoint.model_copy(update=again)
+            reset = {"source": held.source.uuid, "holder": held.index, "shards": {}}
+            self.checkpoint = self.checkpoint.model_copy(update=reset)
         self.present = time.monotonic()
         return held
 

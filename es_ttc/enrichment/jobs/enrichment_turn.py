@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from es_ttc.enrichment.jobs.documents import Documents, DocumentText, Key, pages
+from es_ttc.enrichment.jobs.documents import DocumentText, JobDocumentKey, JobDocuments, document_pages
 from es_ttc.enrichment.jobs.leases import HeldLease
 from es_ttc.enrichment.jobs.outcomes import DocumentResult
 from es_ttc.enrichment.jobs.rate_limit import SharedRateLimit
@@ -24,7 +24,7 @@ from es_ttc.enrichment.jobs.stored_proposals import StoredProposal
 from es_ttc.enrichment.jobs.turn import JobStopped, TurnEnd, hold_turn, stop_job
 from es_ttc.enrichment.proposals.filtering import filtered
 from es_ttc.enrichment.proposals.proposing import NoReadableProposal
-from es_ttc.enrichment.proposals.relevance import relevance_of
+from es_ttc.enrichment.proposals.relevance import phrase_relevance
 from es_ttc.errors import ConfigurationError, EngineError, LlmError, LlmFailure
 from es_ttc.index.ingest.failures import cause_of
 from es_ttc.llm import Usage, model_for_jobs
@@ -90,9 +90,9 @@ class _PartitionRun:
         self.deadline = time.monotonic() + self.settings.jobs_turn_seconds
 
     async def run(self) -> TurnEnd:
-        self.documents = await Documents.of(self.store.engine, self.job.index)
+        self.documents = await JobDocuments.of(self.store.engine, self.job.index)
         await self.documents.refresh()
-        self.relevance = await relevance_of(self.job.plan, self.documents.target, self.settings)
+        self.relevance = await phrase_relevance(self.job.plan, self.documents.target, self.settings)
         if self.job.started is None:
             self.job = await self.store.enrichment.change(
                 self.job.id, lambda job: job if job.started else job.model_copy(update={"started": now()})
@@ -133,20 +133,20 @@ class _PartitionRun:
             return False
         return True
 
-    async def _chunks(self) -> AsyncGenerator[list[Key]]:
+    async def _chunks(self) -> AsyncGenerator[list[JobDocumentKey]]:
         """Yield the due documents of this partition, a few at a time."""
         keys = self.documents.keys(self.job, self.partition)
-        async with aclosing(pages(keys, max(_MIN_CHUNK, 2 * self.job.parallel))) as found:
+        async with aclosing(document_pages(keys, max(_MIN_CHUNK, 2 * self.job.parallel))) as found:
             async for page in found:
                 if due := await self._due(page):
                     yield due
 
-    async def _due(self, keys: Sequence[Key]) -> list[Key]:
+    async def _due(self, keys: Sequence[JobDocumentKey]) -> list[JobDocumentKey]:
         """Leave out documents that are finished or deferred."""
-        self.noted = dict(zip(keys, await self.store.outcomes.get(self.job.id, keys), strict=True))
-        return [key for key in keys if _is_due(self.noted[key])]
+        self.earlier_outcomes = dict(zip(keys, await self.store.outcomes.get(self.job.id, keys), strict=True))
+        return [key for key in keys if _is_due(self.earlier_outcomes[key])]
 
-    async def _through(self, keys: list[Key]) -> bool:
+    async def _through(self, keys: list[JobDocumentKey]) -> bool:
         """Process a few documents through all steps; return False if the endpoint answered for none of them."""
         texts = await self.documents.texts(keys)
         results = [_skipped(text) for text in texts if not text.text]
@@ -232,7 +232,7 @@ class _PartitionRun:
                     reason=refused.get(key, ""),
                     read=read,
                     written=written,
-                    reused=not each.kept.paid_for(self.job.id, key[0]),
+                    reused=not each.kept.was_paid_by(self.job.id, key[0]),
                     phrases=len(left.kept) if key in done else 0,
                     dropped=len(left.dropped),
                 )
@@ -241,17 +241,17 @@ class _PartitionRun:
 
     def _tokens(self, each: _Proposed) -> tuple[int, int]:
         """Return the tokens that the job has spent on a document, including failed attempts and earlier texts."""
-        before = self.noted.get(each.text.key) or {}
+        before = self.earlier_outcomes.get(each.text.key) or {}
         read, written = before.get("read", 0), before.get("written", 0)
         counted = each.reused and before.get("outcome") == DocumentOutcome.DONE
-        if counted or not each.kept.paid_for(self.job.id, each.text.key[0]):
+        if counted or not each.kept.was_paid_by(self.job.id, each.text.key[0]):
             return read, written
         return read + each.kept.read, written + each.kept.written
 
     def _failure(self, failed: _NoProposal) -> DocumentResult:
         """Return the outcome of a failure: final after some attempts, else deferred."""
         key = failed.text.key
-        before = self.noted.get(key) or {}
+        before = self.earlier_outcomes.get(key) or {}
         attempts = before.get("attempts", 0) + 1
         final = failed.final or attempts >= _MAX_ATTEMPTS
         wait = timedelta(seconds=_FIRST_WAIT_SECONDS * 3.0 ** (attempts - 1))

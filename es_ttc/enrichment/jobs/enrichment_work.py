@@ -4,7 +4,7 @@ from contextlib import aclosing
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs.documents import Documents, pages
+from es_ttc.enrichment.jobs.documents import JobDocuments, document_pages
 from es_ttc.enrichment.jobs.enrichment_turn import take_turn
 from es_ttc.enrichment.jobs.outcomes import DocumentResult
 from es_ttc.enrichment.jobs.progress import enrichment_progress
@@ -12,9 +12,9 @@ from es_ttc.enrichment.jobs.record import DocumentOutcome, Job, JobState
 from es_ttc.enrichment.jobs.store import JobStore
 from es_ttc.enrichment.jobs.turn import Turn, TurnEnd, stop_job
 from es_ttc.enrichment.proposals.plan import Plan
-from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.errors import EngineUnavailable, EsTtcError
 from es_ttc.index.attach.source import positions
-from es_ttc.index.mappings.indices import find_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.settings import Settings
 
 _IDLE_SECONDS = 3600
@@ -61,7 +61,7 @@ class EnrichmentWork:
 async def _is_due(store: JobStore, job: Job) -> bool:
     if await store.turn_of(job) is not None:
         return False
-    documents = await Documents.of(store.engine, job.index)
+    documents = await JobDocuments.of(store.engine, job.index)
     if (await enrichment_progress(store, job, await documents.pending(job))).pending:
         return True
     await finish(store, job.id)
@@ -77,7 +77,7 @@ async def is_continuous_due(store: JobStore, redis: Any, job: Job) -> bool:
         return False
     if await store.turn_of(job) is not None:
         return False
-    documents = await Documents.of(store.engine, job.index)
+    documents = await JobDocuments.of(store.engine, job.index)
     await documents.refresh()
     if (await enrichment_progress(store, job, await documents.pending(job))).pending:
         return True
@@ -98,9 +98,7 @@ def _refreshed(job: Job, documents: int) -> Job:
 
 
 async def _position(engine: Engine, index: str) -> str:
-    source = await find_index(engine, index)
-    if source is None:
-        raise InvalidRequest(f"there is no index [{index}] in {engine.name}")
+    source = await Index.only(engine, index)
     return f"{source.uuid} {sorted((await positions(engine, source)).items())}"
 
 
@@ -112,7 +110,7 @@ async def finish(store: JobStore, job_id: str) -> bool:
     job = await store.enrichment.get(job_id)
     if job.status is not JobState.RUNNING or job.continuous:
         return False
-    documents = await Documents.of(store.engine, job.index)
+    documents = await JobDocuments.of(store.engine, job.index)
     await documents.refresh()
     progress = await enrichment_progress(store, job, await documents.pending(job))
     if progress.pending or await _is_unfinished(store, documents, job):
@@ -129,21 +127,21 @@ async def finish(store: JobStore, job_id: str) -> bool:
     return (await store.enrichment.change(job_id, ended)).status is JobState.COMPLETED
 
 
-async def _store_lost_outcomes(store: JobStore, documents: Documents, job: Job) -> None:
+async def _store_lost_outcomes(store: JobStore, documents: JobDocuments, job: Job) -> None:
     """Store the outcomes of documents that killed workers wrote: a document names the job that wrote it."""
-    async with aclosing(pages(documents.keys_written_by(job.id))) as found:
+    async with aclosing(document_pages(documents.keys_written_by(job.id))) as found:
         async for page in found:
-            noted = await store.outcomes.get(job.id, page)
+            outcomes = await store.outcomes.get(job.id, page)
             lost = [
                 key
-                for key, note in zip(page, noted, strict=True)
+                for key, note in zip(page, outcomes, strict=True)
                 if note is None or note["outcome"] != DocumentOutcome.DONE
             ]
             texts = await documents.texts(lost) if lost else []
             proposals = await store.proposals.get(job.plan.asked, [text.hash for text in texts])
             results = []
             for text, proposal in zip(texts, proposals, strict=True):
-                paid = proposal if proposal is not None and proposal.paid_for(job.id, text.key[0]) else None
+                paid = proposal if proposal is not None and proposal.was_paid_by(job.id, text.key[0]) else None
                 read, written = (paid.read, paid.written) if paid else (0, 0)
                 results.append(
                     DocumentResult(*text.key, DocumentOutcome.DONE, read=read, written=written, reused=paid is None)
@@ -151,8 +149,8 @@ async def _store_lost_outcomes(store: JobStore, documents: Documents, job: Job) 
             await store.outcomes.put(job.id, results)
 
 
-async def _is_unfinished(store: JobStore, documents: Documents, job: Job) -> bool:
-    async with aclosing(pages(documents.keys(job, None))) as found:
+async def _is_unfinished(store: JobStore, documents: JobDocuments, job: Job) -> bool:
+    async with aclosing(document_pages(documents.keys(job, None))) as found:
         async for page in found:
             notes = await store.outcomes.get(job.id, page)
             if any(note is None or note["outcome"] in _UNFINISHED for note in notes):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs.documents import Documents
+from es_ttc.enrichment.jobs.documents import JobDocuments
 from es_ttc.enrichment.jobs.indices import VersionConflict
 from es_ttc.enrichment.jobs.progress import encoding_status, enrichment_progress
 from es_ttc.enrichment.jobs.record import EncodingJob, Job, JobState, JobStatus, encoding_job_id, enrichment_job_id
@@ -25,8 +25,8 @@ async def start_encoding(engine: Engine, jobs_index: str, index: str, name: str 
     try:
         await store.encoding.create(job)
     except VersionConflict:
-        again = {"status": JobState.RUNNING, "reason": "", "ended": None, **({"name": name} if name else {})}
-        job = await store.encoding.update(job.id, **again)
+        restarted = {"status": JobState.RUNNING, "reason": "", "ended": None, **({"name": name} if name else {})}
+        job = await store.encoding.update(job.id, **restarted)
     return await encoding_status(store, job)
 
 
@@ -90,7 +90,7 @@ async def enrich_like(store: JobStore, before: str, index: str) -> bool:
         plan=pattern.plan.model_copy(update={"refreshed": 0}),
         reason=pattern.reason.replace(pattern.id, name),
     )
-    documents = await Documents.of(store.engine, index)
+    documents = await JobDocuments.of(store.engine, index)
     job = job.model_copy(update={"total": await documents.pending(job)})
     with suppress(VersionConflict):  # another worker has made it, or a person has paused or cancelled it
         await store.enrichment.create(job)

@@ -12,9 +12,9 @@ from es_ttc.enrichment.jobs.submission import JobRequest, submit_continuous
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.followed_writes import (
-    FollowedIndex,
+    FollowedWrites,
     check_plugin,
-    delete_pipeline,
+    delete_follow_pipeline,
     follow_writes,
     unfollow_writes,
 )
@@ -62,7 +62,7 @@ class EnrichmentOptions:
 class Followed:
     """An index whose writes are followed, with its jobs."""
 
-    index: FollowedIndex
+    index: FollowedWrites
     encoding: JobStatus[EncodingJob]
     enrichment: JobStatus[Job] | None
 
@@ -145,4 +145,4 @@ async def forget(engine: Engine, jobs_index: str, index: str) -> None:
     except EngineError as error:
         if error.upstream_status != 403:
             raise
-    await delete_pipeline(engine, index)
+    await delete_follow_pipeline(engine, index)

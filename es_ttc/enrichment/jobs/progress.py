@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs.documents import Documents
+from es_ttc.enrichment.jobs.documents import JobDocuments
 from es_ttc.enrichment.jobs.outcomes import RATE_SECONDS
 from es_ttc.enrichment.jobs.record import (
     DocumentOutcome,
@@ -42,7 +42,7 @@ async def enrichment_status(store: JobStore, job: Job) -> JobStatus[Job]:
     trouble = ""
     if not job.status.over:
         try:
-            documents = await Documents.of(store.engine, job.index)
+            documents = await JobDocuments.of(store.engine, job.index)
             unenriched = await documents.pending(job)
         except (InvalidRequest, MissingFeature) as error:  # the index was deleted, or lost its field
             trouble = str(error)

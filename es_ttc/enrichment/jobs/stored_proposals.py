@@ -7,7 +7,7 @@ from typing import Any
 from es_ttc.enrichment.jobs.documents import DocumentText
 from es_ttc.enrichment.jobs.indices import JobIndices
 from es_ttc.enrichment.jobs.record import Job, now
-from es_ttc.enrichment.proposals.proposing import propose
+from es_ttc.enrichment.proposals.proposing import propose_phrases
 from es_ttc.llm import LanguageModel
 
 
@@ -21,7 +21,7 @@ class StoredProposal:
     job: str
     document: str
 
-    def paid_for(self, job: str, document: str) -> bool:
+    def was_paid_by(self, job: str, document: str) -> bool:
         """Return whether a job has paid them for a document."""
         return (self.job, self.document) == (job, document)
 
@@ -39,7 +39,7 @@ class StoredProposals:
 
     async def propose(self, llm: LanguageModel, job: Job, document: DocumentText) -> StoredProposal:
         """Call the model for a document, and store its proposals before anything else is done with them."""
-        proposed = await propose(llm, job.plan, document.text)
+        proposed = await propose_phrases(llm, job.plan, document.text)
         read, written = proposed.usage.prompt_tokens, proposed.usage.completion_tokens
         proposal = StoredProposal(proposed.phrases, read, written, job.id, document.key[0])
         await self.put(job.plan.asked, job.index, document.hash, proposal)

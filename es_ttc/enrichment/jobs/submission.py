@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.enrichment.jobs.documents import Documents, DocumentText
+from es_ttc.enrichment.jobs.documents import DocumentText, JobDocuments
 from es_ttc.enrichment.jobs.indices import VersionConflict
 from es_ttc.enrichment.jobs.progress import enrichment_status
 from es_ttc.enrichment.jobs.record import Job, JobSpec, JobState, JobStatus
@@ -20,7 +20,7 @@ from es_ttc.enrichment.proposals.document_frequency import check_tau
 from es_ttc.enrichment.proposals.filtering import FilteredPhrases, filtered
 from es_ttc.enrichment.proposals.plan import DEFAULT_PROMPTS, Parameters, Plan, checked_text, prompt_of
 from es_ttc.enrichment.proposals.proposing import NoReadableProposal
-from es_ttc.enrichment.proposals.relevance import relevance_of
+from es_ttc.enrichment.proposals.relevance import phrase_relevance
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest, LlmError
 from es_ttc.index.mappings.enrichment import EnrichmentTarget, enrichable
 from es_ttc.llm import Usage, model_for_jobs
@@ -70,12 +70,12 @@ class DryRun:
         return found[min(len(found) - 1, int(share * len(found)))] if found else None
 
 
-async def submit(engine: Engine, settings: Settings, request: JobRequest) -> JobStatus[Job]:
+async def submit_job(engine: Engine, settings: Settings, request: JobRequest) -> JobStatus[Job]:
     """Check a request and write the record of its job, where workers find it."""
     target, plan = await _checked(engine, settings, request)
     store = JobStore(engine, settings.jobs_index)
     await store.indices.prepare()
-    job = await _job(f"enrich-{secrets.token_hex(4)}", Documents(engine, target), plan, request)
+    job = await _job(f"enrich-{secrets.token_hex(4)}", JobDocuments(engine, target), plan, request)
     await store.enrichment.create(job)
     return await enrichment_status(store, job)
 
@@ -83,10 +83,10 @@ async def submit(engine: Engine, settings: Settings, request: JobRequest) -> Job
 async def dry_run(engine: Engine, settings: Settings, request: JobRequest, sample: int) -> DryRun:
     """Enrich a sample without writing it, and estimate the job; the model's answers are stored and reused."""
     target, plan = await _checked(engine, settings, request)
-    relevance = await relevance_of(plan, target, settings)
+    relevance = await phrase_relevance(plan, target, settings)
     store = JobStore(engine, settings.jobs_index)
     await store.indices.prepare()
-    documents = Documents(engine, target)
+    documents = JobDocuments(engine, target)
     job = await _job("dry-run", documents, plan, request)
     texts = await _sample(documents, job, sample)
     found: list[tuple[DocumentText, tuple[str, ...], Usage, str]] = []
@@ -118,7 +118,7 @@ async def dry_run(engine: Engine, settings: Settings, request: JobRequest, sampl
     return DryRun(sampled, job.total, read, written, request.price.of(read, written), whole)
 
 
-async def _sample(documents: Documents, job: Job, size: int) -> list[DocumentText]:
+async def _sample(documents: JobDocuments, job: Job, size: int) -> list[DocumentText]:
     """Return the texts of documents among the first that a job would enrich, the same every time."""
     keys = []
     async with aclosing(documents.keys(job, None)) as found:
@@ -151,10 +151,10 @@ async def submit_continuous(
     store = JobStore(engine, settings.jobs_index)
     await store.indices.prepare()
     status = JobState.PAUSED if reason else JobState.RUNNING
-    job = await _job(name, Documents(engine, target), plan, request)
+    job = await _job(name, JobDocuments(engine, target), plan, request)
     job = job.model_copy(update={"status": status, "reason": reason})
 
-    def again(present: Job) -> Job:
+    def restarted(present: Job) -> Job:
         if present.status.over or not present.plan.model:
             return job
         changes = {option: getattr(request, option) for option in named - {"prompt"}}
@@ -165,7 +165,7 @@ async def submit_continuous(
     try:
         await store.enrichment.create(job)
     except VersionConflict:
-        job = await store.enrichment.change(name, again)
+        job = await store.enrichment.change(name, restarted)
     return await enrichment_status(store, job)
 
 
@@ -210,7 +210,7 @@ async def _check_query(engine: Engine, target: EnrichmentTarget, query: Mapping[
         raise
 
 
-async def _job(name: str, documents: Documents, plan: Plan, request: JobRequest) -> Job:
+async def _job(name: str, documents: JobDocuments, plan: Plan, request: JobRequest) -> Job:
     """Return the record of a job, with the number of documents to enrich."""
     spec = {field: getattr(request, field) for field in JobSpec.model_fields}
     job = Job(**{**spec, "index": documents.target.index}, id=name, plan=plan)

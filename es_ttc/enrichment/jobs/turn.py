@@ -36,7 +36,7 @@ class Turn(NamedTuple):
     priority: int = 5
 
 
-class Work(Protocol):
+class JobWork(Protocol):
     """One kind of work of workers."""
 
     name: str  # its name in those of the application's tasks

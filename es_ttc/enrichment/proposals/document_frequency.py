@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.engine.protocol import SearchApi
-from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, Reason
+from es_ttc.enrichment.proposals.phrases import DroppedPhrase, DropReason, Phrase
 from es_ttc.errors import EngineError, InvalidRequest
 
 MAX_PHRASES = 1_000  # phrases per search
@@ -66,9 +66,9 @@ def by_frequency(
     for phrase in phrases:
         documents = frequencies.counts[phrase.text]
         if documents > tau * frequencies.documents:
-            dropped.append(DroppedPhrase(phrase.text, Reason.TOO_COMMON, documents))
+            dropped.append(DroppedPhrase(phrase.text, DropReason.TOO_COMMON, documents))
         elif present and not documents:
-            dropped.append(DroppedPhrase(phrase.text, Reason.ABSENT, documents))
+            dropped.append(DroppedPhrase(phrase.text, DropReason.ABSENT, documents))
         else:
             kept.append(phrase)
     return kept, dropped

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.proposals.document_frequency import by_frequency, document_frequencies
-from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, analyse, candidates, clean, screen
+from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, analyse, candidate_phrases, clean_phrase, screen
 from es_ttc.enrichment.proposals.plan import Plan
 from es_ttc.enrichment.proposals.relevance import Relevance, by_similarity
 from es_ttc.index.mappings.enrichment import EnrichmentTarget
@@ -58,7 +58,7 @@ def _texts(phrases: Sequence[Phrase], plan: Plan) -> tuple[str, ...]:
 
 def _whole(proposals: Sequence[str]) -> list[Phrase]:
     """Return proposals as they are, without list signs and quotes."""
-    return [Phrase(text, ()) for text in dict.fromkeys(map(clean, proposals)) if text]
+    return [Phrase(text, ()) for text in dict.fromkeys(map(clean_phrase, proposals)) if text]
 
 
 async def _rare(
@@ -66,7 +66,8 @@ async def _rare(
 ) -> list[tuple[list[Phrase], list[DroppedPhrase]]]:
     """Return each document's rare phrases, and what was dropped: first by form, then the common ones."""
     proposed = [
-        candidates(proposals, most_words=plan.most_words, limit=_CANDIDATES * plan.most) for proposals, _ in documents
+        candidate_phrases(proposals, most_words=plan.most_words, limit=_CANDIDATES * plan.most)
+        for proposals, _ in documents
     ]
     owned = [list(texts) for _, texts in documents]
     everything = [text for each in (*proposed, *owned) for text in each]

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from es_ttc.engine.protocol import SearchApi
 
-MAX_WORDS = 3  # words of a phrase; SIRA's code has 2, its paper speaks of n-grams (section 3.2)
+MAX_PHRASE_WORDS = 3  # words of a phrase; SIRA's code has 2, its paper speaks of n-grams (section 3.2)
 MAX_PROPOSAL_WORDS = 8  # words of a proposal that is cut into phrases; a longer one is a sentence
 _PIECE = 8_000
 """Maximum number of characters per `_analyze`: an index allows 10,000 tokens (``index.analyze.max_token_count``), of at
@@ -24,7 +24,7 @@ _EDGES = " \t\r\n.,;:!?\"'`´‘’“”«»()[]{}<>|*_#=~"  # noqa: RUF001 - q
 Tokens = tuple[str, ...]  # the tokens of a text, in order
 
 
-class Reason(StrEnum):
+class DropReason(StrEnum):
     """Why a phrase is dropped; each is the end of a sentence."""
 
     NOTHING_LEFT = "the analyzer leaves nothing of it"
@@ -49,29 +49,31 @@ class DroppedPhrase:
     """A dropped phrase."""
 
     text: str
-    reason: Reason
+    reason: DropReason
     documents: int | None = None
     similarity: float | None = None
 
 
-def candidates(proposals: Iterable[str], *, most_words: int = MAX_WORDS, limit: int | None = None) -> list[str]:
+def candidate_phrases(
+    proposals: Iterable[str], *, most_words: int = MAX_PHRASE_WORDS, limit: int | None = None
+) -> list[str]:
     """Return phrases of 1 to ``most_words`` words, without list signs and quotes, each once, in order.
 
     A longer proposal is cut into all its windows of ``most_words`` words; one of more than eight words is dropped.
     """
     found: dict[str, str] = {}
     for proposal in proposals:
-        words = clean(proposal).split()
+        words = clean_phrase(proposal).split()
         if not words or len(words) > MAX_PROPOSAL_WORDS:
             continue
         for start in range(max(1, len(words) - most_words + 1)):
-            phrase = clean(" ".join(words[start : start + most_words]))
+            phrase = clean_phrase(" ".join(words[start : start + most_words]))
             if phrase:
                 found.setdefault(phrase.casefold(), phrase)
     return list(found.values())[:limit]
 
 
-def clean(proposal: str) -> str:
+def clean_phrase(proposal: str) -> str:
     """Return a proposal without list sign, without quotes and punctuation at its ends, with single spaces."""
     return " ".join(_LIST_SIGN.sub("", proposal).strip(_EDGES).split())
 
@@ -84,11 +86,11 @@ def screen(
     dropped: list[DroppedPhrase] = []
     for text, tokens in zip(texts, analysed, strict=True):
         if not tokens:
-            dropped.append(DroppedPhrase(text, Reason.NOTHING_LEFT))
+            dropped.append(DroppedPhrase(text, DropReason.NOTHING_LEFT))
         elif tokens in kept:
-            dropped.append(DroppedPhrase(text, Reason.REPEATED))
+            dropped.append(DroppedPhrase(text, DropReason.REPEATED))
         elif any(contains(sequence, tokens) for sequence in own):
-            dropped.append(DroppedPhrase(text, Reason.IN_TEXT))
+            dropped.append(DroppedPhrase(text, DropReason.IN_TEXT))
         else:
             kept[tokens] = Phrase(text, tokens)
     return list(kept.values()), dropped

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from es_ttc.common.configuration_files import read_text
 from es_ttc.enrichment.proposals.document_frequency import DEFAULT_TAU
 from es_ttc.enrichment.proposals.parsing import phrases_schema
-from es_ttc.enrichment.proposals.phrases import MAX_WORDS
+from es_ttc.enrichment.proposals.phrases import MAX_PHRASE_WORDS
 from es_ttc.errors import ConfigurationError
 from es_ttc.llm.prompts import Prompt, checked_prompt
 
@@ -38,7 +38,7 @@ class Parameters(BaseModel):
         4000, ge=100, le=200_000, description="Maximum number of characters of a document that the model reads."
     )
     most: int = Field(10, ge=1, le=50, description="Maximum number of phrases per document.")
-    most_words: int = Field(MAX_WORDS, ge=1, le=5, description="Maximum number of words of a phrase.")
+    most_words: int = Field(MAX_PHRASE_WORDS, ge=1, le=5, description="Maximum number of words of a phrase.")
     whole: bool = Field(
         False,
         description="Write whole proposals, as doc2query writes queries; only the minimum similarity filters them, as "

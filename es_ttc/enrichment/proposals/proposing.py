@@ -32,7 +32,7 @@ class NoReadableProposal(Exception):
         self.usage = usage
 
 
-async def propose(llm: LanguageModel, plan: Plan, text: str) -> Proposals:
+async def propose_phrases(llm: LanguageModel, plan: Plan, text: str) -> Proposals:
     """Request phrases, and once more if the answer contains none."""
     question = plan.question(text)
     schema = SCHEMA_OF_QUERIES if plan.whole else SCHEMA

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from es_ttc.encoders.base import Encoder, EncoderIdentity
-from es_ttc.enrichment.proposals.phrases import DroppedPhrase, Phrase, Reason
+from es_ttc.enrichment.proposals.phrases import DroppedPhrase, DropReason, Phrase
 from es_ttc.enrichment.proposals.plan import Plan
 from es_ttc.errors import EncoderMismatch
 from es_ttc.index.mappings.encoder import load_encoder_for
@@ -53,11 +53,11 @@ def by_similarity(
         if similarity >= least:
             kept.append(phrase)
         else:
-            dropped.append(DroppedPhrase(phrase.text, Reason.UNLIKE, similarity=similarity))
+            dropped.append(DroppedPhrase(phrase.text, DropReason.UNLIKE, similarity=similarity))
     return kept, dropped
 
 
-async def relevance_of(plan: Plan, target: EnrichmentTarget, settings: Settings) -> Relevance | None:
+async def phrase_relevance(plan: Plan, target: EnrichmentTarget, settings: Settings) -> Relevance | None:
     """Return the filter of a plan, with the encoder of its index; None if the plan has none."""
     if plan.min_similarity is None:
         return None

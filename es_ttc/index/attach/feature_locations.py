@@ -8,7 +8,7 @@ from typing import Self
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.fill import FillResult, Report, fill
+from es_ttc.index.attach.fill import FillResult, ReportFill, fill
 from es_ttc.index.attach.own_index import OwnIndexTarget
 from es_ttc.index.attach.side_index import SideIndexTarget
 from es_ttc.index.attach.source_checks import require_readable
@@ -16,8 +16,7 @@ from es_ttc.index.attach.target import Target
 from es_ttc.index.mappings.attached import CHECKPOINT, FAILED, REASON
 from es_ttc.index.mappings.contents import IndexCounts, contents
 from es_ttc.index.mappings.fields import EMPTY, READY
-from es_ttc.index.mappings.index import several
-from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.indices import Index, several
 from es_ttc.index.mappings.spec import STATE, IndexSpec
 
 _MAX_FAILURES = 5
@@ -128,14 +127,14 @@ async def failures(engine: Engine, index: str) -> dict[str, str]:
 
 
 async def fill_attached(
-    engine: Engine, name: str, encoder: Encoder, *, everything: bool = False, report: Report | None = None
+    engine: Engine, name: str, encoder: Encoder, *, everything: bool = False, report: ReportFill | None = None
 ) -> list[FillResult]:
     """Update the features of every index behind a name, one after the other."""
     return await fill_indices(engine, await Indices.behind(engine, name), encoder, everything=everything, report=report)
 
 
 async def fill_indices(
-    engine: Engine, indices: Indices, encoder: Encoder, *, everything: bool = False, report: Report | None = None
+    engine: Engine, indices: Indices, encoder: Encoder, *, everything: bool = False, report: ReportFill | None = None
 ) -> list[FillResult]:
     """Update the features of indices; see :func:`fill_attached`."""
     filled = []

@@ -14,11 +14,17 @@ from typing import Any
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
-from es_ttc.index.attach.source import DocumentVersion, TextReader, count_between, settled_writes, versions_between
+from es_ttc.errors import EncoderError, EncoderMismatch, EngineUnavailable, InvalidRequest
+from es_ttc.index.attach.source import (
+    DocumentVersion,
+    SourceTextReader,
+    count_between,
+    settled_writes,
+    versions_between,
+)
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, Target, WriteKind
-from es_ttc.index.ingest.compose import Span, compose, content_hash
-from es_ttc.index.ingest.encode import encode_apart, feature_fields, features_of
+from es_ttc.index.ingest.compose import FieldSpan, compose, content_hash
+from es_ttc.index.ingest.encode import encode_apart, feature_fields, features_apart
 from es_ttc.index.ingest.failures import cause_of
 from es_ttc.index.mappings.attached import FAILED
 from es_ttc.index.mappings.fields import EMPTY, READY
@@ -53,7 +59,7 @@ class FillResult:
     unmarked: list[str] = field(default_factory=list)
 
 
-Report = Callable[[FillResult], None]  # called repeatedly with the present counts
+ReportFill = Callable[[FillResult], None]  # called repeatedly with the present counts
 
 
 async def fill(
@@ -63,7 +69,7 @@ async def fill(
     encoder: Encoder,
     *,
     everything: bool = False,
-    report: Report | None = None,
+    report: ReportFill | None = None,
 ) -> FillResult:
     """Update the features of a source index; `everything` also checks documents before the checkpoint, and failed ones.
 
@@ -94,7 +100,7 @@ class _FillRun:
     source: Index
     target: Target
     encoder: Encoder
-    report: Report | None
+    report: ReportFill | None
     everything: bool
     reached: dict[int, int] = field(default_factory=dict)
     checkpoint: dict[int, int] = field(default_factory=dict)
@@ -104,7 +110,7 @@ class _FillRun:
 
     def __post_init__(self) -> None:
         self.outcome = FillResult(self.source.index)
-        self.texts = TextReader(self.engine, self.source.index, self.target.spec.text_fields)
+        self.texts = SourceTextReader(self.engine, self.source.index, self.target.spec.text_fields)
 
     async def run(self) -> FillResult:
         self.started = self.saved = time.monotonic()
@@ -216,24 +222,26 @@ class _FillRun:
         """Write until every item is written, outdated, or marked as failed."""
         for _ in range(_MAX_CONFLICTS):
             written = await self.target.write(items)
-            again = []
+            to_repeat = []
             for position, item in enumerate(items):
                 if position in written.moved:
                     self._defer(1)
                 elif position in written.left:
                     self._leave(written.left[position])
                 elif position in written.conflicts:
-                    again.append(item)
+                    to_repeat.append(item)
                 elif position in written.refused and item.kind is not WriteKind.FAILURE:
-                    again.append(_failure(item.version, item.mark, written.refused[position]))
+                    to_repeat.append(_failure(item.version, item.mark, written.refused[position]))
                 else:  # if not even the reason can be written, the document is counted, and found again if it changes
                     self._count(item)
-            if not again:
+            if not to_repeat:
                 return
             await self.target.refresh()
-            marks = await self.target.marks([item.version for item in again])
-            items = [replace(item, mark=mark) for item, mark in zip(again, marks, strict=True) if not _is_newer(mark)]
-            self._skip(len(again) - len(items))
+            marks = await self.target.marks([item.version for item in to_repeat])
+            items = [
+                replace(item, mark=mark) for item, mark in zip(to_repeat, marks, strict=True) if not _is_newer(mark)
+            ]
+            self._skip(len(to_repeat) - len(items))
         raise EngineUnavailable(
             f"{len(items)} documents of [{self.source.index}] met another writer {_MAX_CONFLICTS} times: is a second "
             "fill running?"
@@ -290,7 +298,7 @@ def encode_items(
 ) -> list[FeatureWrite]:
     """Return the writes for documents, with the features of those whose text has changed."""
     items: list[FeatureWrite] = []
-    changed: list[tuple[DocumentVersion, FeatureVersion | None, str, tuple[Span, ...], str]] = []
+    changed: list[tuple[DocumentVersion, FeatureVersion | None, str, tuple[FieldSpan, ...], str]] = []
     for version, mark, document in documents:
         try:
             text, spans = compose(document, spec.text_fields)
@@ -302,15 +310,13 @@ def encode_items(
             items.append(FeatureWrite(version, mark, WriteKind.RENEWAL, {}))
         else:
             changed.append((version, mark, text, spans, digest))
-    done, refused = encode_apart([(text, spans) for _, _, text, spans, _ in changed], spec, encoder)
-    for part, encoded in done:
-        some = changed[part.start : part.stop]
-        features = features_of(encoded, [spans for *_, spans, _ in some], [digest for *_, digest in some], spec)
-        items += [
-            FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec))
-            for (version, mark, *_), own in zip(some, features, strict=True)
-        ]
-    items += [_failure(changed[position][0], changed[position][1], str(error)) for position, error in refused]
+    composed, digests = [(text, spans) for _, _, text, spans, _ in changed], [digest for *_, digest in changed]
+    encoded = features_apart(encode_apart(composed, spec, encoder), composed, digests, spec)
+    for (version, mark, *_), own in zip(changed, encoded, strict=True):
+        if isinstance(own, EncoderError):
+            items.append(_failure(version, mark, str(own)))
+        else:
+            items.append(FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec)))
     return items
 
 

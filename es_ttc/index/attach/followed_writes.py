@@ -22,7 +22,7 @@ from es_ttc.index.mappings.attached import PENDING
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.ingest_pipeline import FINAL_PIPELINE, NO_PIPELINE
 from es_ttc.index.mappings.spec import ROOT
-from es_ttc.index.mappings.write_options import KEY, WRITES, Encode, WriteOptions
+from es_ttc.index.mappings.write_options import WRITE_KEY, WRITES, Encode, WriteOptions
 
 _KEY_BYTES = 16
 _KEY_MAPPING = {"type": "keyword", "index": False, "doc_values": False}
@@ -37,7 +37,7 @@ if (!params.key.equals(sent)) {{ ctx.{ROOT} = ['state': params.state]; }}
 
 
 @dataclass(frozen=True, slots=True)
-class FollowedIndex:
+class FollowedWrites:
     """An index whose writes are followed, the one with its features, and its final pipeline, if it has one."""
 
     index: str
@@ -46,7 +46,7 @@ class FollowedIndex:
     options: WriteOptions
 
 
-def pipeline_name(index: str) -> str:
+def follow_pipeline_name(index: str) -> str:
     """Return the name of the pipeline of an index that es-ttc created."""
     return f"{_PREFIX}{index}"
 
@@ -66,7 +66,7 @@ async def check_plugin(
 
 async def follow_writes(
     engine: Engine, held: FeatureLocation, encode: Encode, *, enrich: bool, plugin_timeout: str | None = None
-) -> FollowedIndex:
+) -> FollowedWrites:
     """Prepare an index so that workers find what any client writes to it; every step may be repeated."""
     source = held.source
     if source.settings.get(FINAL_PIPELINE) == ingest_pipeline.pipeline_name(source.index):
@@ -78,17 +78,17 @@ async def follow_writes(
     if held.side:
         options = WriteOptions(encode, enrich, key="")
         await _put_options(engine, held.holder, options.as_meta())
-        return FollowedIndex(source.index, held.index, None, options)
+        return FollowedWrites(source.index, held.index, None, options)
     options = WriteOptions(encode, enrich, present.key if present else _new_key(), plugin_timeout)
     former = former_pipeline(source)
-    key = {ROOT: {"type": "object", "properties": {KEY.partition(".")[2]: _KEY_MAPPING}}}
+    key = {ROOT: {"type": "object", "properties": {WRITE_KEY.partition(".")[2]: _KEY_MAPPING}}}
     await engine.request("PUT", f"/{quote(source.index, safe='')}/_mapping", body={"properties": key})
     await _put_options(engine, source, options.as_meta() | {FORMER: former})
-    pipeline = pipeline_name(source.index)
+    pipeline = follow_pipeline_name(source.index)
     body = _pipeline(held, former, options)
     await engine.request("PUT", ingest_pipeline.pipeline_path(pipeline), body=body)
     await ingest_pipeline.set_final_pipeline(engine, source.index, pipeline)
-    return FollowedIndex(source.index, held.index, pipeline, options)
+    return FollowedWrites(source.index, held.index, pipeline, options)
 
 
 def is_followed(held: FeatureLocation) -> bool:
@@ -96,7 +96,7 @@ def is_followed(held: FeatureLocation) -> bool:
     if WriteOptions.of(held.holder.mapping) is None:
         return False
     source = held.source
-    return held.side or source.settings.get(FINAL_PIPELINE) == pipeline_name(source.index)
+    return held.side or source.settings.get(FINAL_PIPELINE) == follow_pipeline_name(source.index)
 
 
 async def unfollow_writes(engine: Engine, held: FeatureLocation) -> bool:
@@ -110,16 +110,16 @@ async def unfollow_writes(engine: Engine, held: FeatureLocation) -> bool:
     if not held.side:
         former = former_pipeline(source)
         # First the setting: a write fails if the pipeline that it names does not exist.
-        if source.settings.get(FINAL_PIPELINE) == pipeline_name(source.index):
+        if source.settings.get(FINAL_PIPELINE) == follow_pipeline_name(source.index):
             await ingest_pipeline.set_final_pipeline(engine, source.index, None if former == NO_PIPELINE else former)
-        await delete_pipeline(engine, source.index)
+        await delete_follow_pipeline(engine, source.index)
     await _put_options(engine, held.holder, None)
     return True
 
 
-async def delete_pipeline(engine: Engine, index: str) -> None:
+async def delete_follow_pipeline(engine: Engine, index: str) -> None:
     """Delete the pipeline of an index that is not set any more, or that was deleted, if there is one."""
-    await ingest_pipeline.delete_pipeline(engine, pipeline_name(index))
+    await ingest_pipeline.delete_pipeline(engine, follow_pipeline_name(index))
 
 
 def former_pipeline(source: Index) -> str:

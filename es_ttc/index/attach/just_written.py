@@ -11,7 +11,7 @@ from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, WriteKind
 from es_ttc.index.mappings.attached import PENDING
 from es_ttc.index.mappings.spec import IndexSpec
 
-Encode = Callable[[Sequence[Any], IndexSpec, Encoder], Awaitable[list[FeatureWrite]]]
+EncodeWritten = Callable[[Sequence[Any], IndexSpec, Encoder], Awaitable[list[FeatureWrite]]]
 """Runs :func:`es_ttc.index.attach.fill.encode_items` where there is room for it."""
 
 
@@ -24,7 +24,7 @@ class WrittenDocument(NamedTuple):
 
 
 async def encode_just_written(
-    engine: Engine, held: FeatureLocation, written: Sequence[WrittenDocument], encoder: Encoder, encode: Encode
+    engine: Engine, held: FeatureLocation, written: Sequence[WrittenDocument], encoder: Encoder, encode: EncodeWritten
 ) -> int:
     """Write the features of documents that have passed the index's pipeline; return how many have them now.
 

@@ -15,13 +15,13 @@ from es_ttc.encoders.heads import Head
 from es_ttc.encoders.trained import TrainedEncoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.attach.source import DocumentVersion, TextReader, settled_writes, versions_between
+from es_ttc.index.attach.source import DocumentVersion, SourceTextReader, settled_writes, versions_between
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, StoredFeatures, Target, WriteKind, WriteResult
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.ingest.encode import DocumentFeatures, feature_fields, span_features, token_features
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.indices import Index
-from es_ttc.index.mappings.readers import FeatureReader, reader_of
+from es_ttc.index.mappings.readers import LayoutReader, reader_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.chunks import DocumentChunks
@@ -89,7 +89,7 @@ async def carry_over(
     await after.refresh()
     reader = reader_of(before.spec.layout)
     request = reader.request(_features(before.spec))
-    texts = TextReader(engine, source.index, after.spec.text_fields)
+    texts = SourceTextReader(engine, source.index, after.spec.text_fields)
     carried = 0
     for shard in sorted(settled):
         async for page in versions_between(engine, source.index, shard, -1, settled[shard]):
@@ -109,7 +109,7 @@ async def carry_over(
 async def _hashes(
     versions: Sequence[DocumentVersion],
     found: Sequence[StoredFeatures | None],
-    texts: TextReader,
+    texts: SourceTextReader,
     before: IndexSpec,
     after: IndexSpec,
 ) -> list[str]:
@@ -133,7 +133,7 @@ def _items(
     versions: Sequence[DocumentVersion],
     found: Sequence[StoredFeatures | None],
     hashes: Sequence[str],
-    reader: FeatureReader,
+    reader: LayoutReader,
     heads: Mapping[Role, Head],
     before: IndexSpec,
     after: IndexSpec,
@@ -154,7 +154,7 @@ def _is_right(mark: FeatureVersion, spec: IndexSpec) -> bool:
 
 
 def _mapped(
-    found: StoredFeatures, text_hash: str, reader: FeatureReader, heads: Mapping[Role, Head], spec: IndexSpec
+    found: StoredFeatures, text_hash: str, reader: LayoutReader, heads: Mapping[Role, Head], spec: IndexSpec
 ) -> DocumentFeatures | None:
     """Return a document's mapped features; None if one is missing."""
     head, hit = heads["document"], found.hit

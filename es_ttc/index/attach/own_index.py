@@ -11,11 +11,11 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError
 from es_ttc.index.attach.source import Checkpoint, DocumentVersion
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, WriteKind, WriteResult, update_lines
-from es_ttc.index.ingest.bulk import BulkLines, write
+from es_ttc.index.ingest.bulk import ActionLines, write
 from es_ttc.index.ingest.by_id import hits_by_id, whole_source
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import ENCODER, HASH, ROOT, STATE, IndexSpec
-from es_ttc.index.mappings.write_options import KEY
+from es_ttc.index.mappings.write_options import WRITE_KEY
 
 _MARKS = (STATE, HASH, ENCODER)
 _SOURCES_AT_ONCE = 50
@@ -56,10 +56,10 @@ class OwnIndexTarget:
         written = WriteResult(left=await self._changed_by_update(items))
         if not self._fields:
             self._fields = frozenset((await self._mapping())["properties"][ROOT]["properties"]) - {
-                KEY.partition(".")[2]
+                WRITE_KEY.partition(".")[2]
             }
         sent = [position for position in range(len(items)) if position not in written.left]
-        actions = [BulkLines(items[position].version.id, self._lines(items[position])) for position in sent]
+        actions = [ActionLines(items[position].version.id, self._lines(items[position])) for position in sent]
         outcomes = await write(self._engine, self._source.index, actions) if actions else []
         for position, outcome in zip(sent, outcomes, strict=True):
             if outcome.status in (404, 409):

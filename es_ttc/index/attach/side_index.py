@@ -11,9 +11,9 @@ from typing import Any
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
-from es_ttc.index.attach.fill import FillResult, Report, fill
+from es_ttc.index.attach.fill import FillResult, ReportFill, fill
 from es_ttc.index.attach.map_vectors import carry_over, heads_between
-from es_ttc.index.attach.source import MAX_DOCUMENTS, Checkpoint, DocumentVersion, routing_of
+from es_ttc.index.attach.source import MAX_PAGE_DOCUMENTS, Checkpoint, DocumentVersion, routing_of
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.attach.target import (
     FeatureVersion,
@@ -24,7 +24,7 @@ from es_ttc.index.attach.target import (
     bulk_line,
     routed,
 )
-from es_ttc.index.ingest.bulk import BulkLines, write
+from es_ttc.index.ingest.bulk import ActionLines, write
 from es_ttc.index.mappings.attached import (
     CHECKPOINT,
     CHECKPOINT_ID,
@@ -41,7 +41,7 @@ from es_ttc.index.mappings.attached import (
     source_of,
 )
 from es_ttc.index.mappings.indices import Index, sides_of
-from es_ttc.index.mappings.queries import MAX_CANDIDATES
+from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, HASH, ROOT, STATE, IndexSpec
 from es_ttc.index.mappings.write_options import WRITES
 
@@ -57,7 +57,7 @@ async def attach_beside(
     spec: IndexSpec,
     encoder: Encoder,
     *,
-    report: Report | None = None,
+    report: ReportFill | None = None,
 ) -> FillResult:
     """Create a side index with the features of an index, or update the present one.
 
@@ -110,7 +110,7 @@ async def _carried(
     before: "SideIndexTarget",
     after: "SideIndexTarget",
     encoder: Encoder,
-    report: Report | None,
+    report: ReportFill | None,
 ) -> int:
     """Map the features of a side index if they can be; return their number."""
     heads = heads_between(before.spec, after.spec, encoder)
@@ -214,7 +214,7 @@ class SideIndexTarget:
             return []
         body = {
             "query": {"ids": {"values": sorted({each.id for each in versions})}},
-            "size": MAX_CANDIDATES,  # documents may share an id and differ in routing
+            "size": MAX_KNN_CANDIDATES,  # documents may share an id and differ in routing
             **request,
             "docvalue_fields": [*_MARKS, *request.get("docvalue_fields", ())],
             "seq_no_primary_term": True,
@@ -229,7 +229,7 @@ class SideIndexTarget:
         """
         written = WriteResult()
         sent = [position for position, item in enumerate(items) if item.kind is not WriteKind.RENEWAL]
-        actions = [BulkLines(items[position].version.id, self._lines(items[position])) for position in sent]
+        actions = [ActionLines(items[position].version.id, self._lines(items[position])) for position in sent]
         if not actions:
             return written
         outcomes = await write(self._engine, self.side, actions)
@@ -252,7 +252,7 @@ class SideIndexTarget:
             requested = [{"_id": _key(hit)[0], "_source": False, **routing_of(_key(hit)[1])} for hit in page]
             answer = await self._engine.request("POST", f"/{self._source.index}/_mget", body={"docs": requested})
             gone = [hit for hit, doc in zip(page, answer["docs"], strict=True) if doc.get("found") is False]
-            actions = [BulkLines(_key(hit)[0], (bulk_line({"delete": _expected(hit)}),)) for hit in gone]
+            actions = [ActionLines(_key(hit)[0], (bulk_line({"delete": _expected(hit)}),)) for hit in gone]
             if actions:
                 outcomes = await write(self._engine, self.side, actions)
                 removed += sum(outcome.ok for outcome in outcomes)
@@ -261,7 +261,7 @@ class SideIndexTarget:
     async def _pages(self) -> AsyncIterator[list[dict[str, Any]]]:
         """Yield the ids of all documents of the side index, without reading stored fields."""
         for shard in range(self._source.shards):
-            body = {"size": MAX_DOCUMENTS, "stored_fields": "_none_", "docvalue_fields": [ID, ROUTING]}
+            body = {"size": MAX_PAGE_DOCUMENTS, "stored_fields": "_none_", "docvalue_fields": [ID, ROUTING]}
             async for page in self._engine.pages(self.side, body, _NOT_CHECKPOINT, preference=f"_shards:{shard}"):
                 yield page
 

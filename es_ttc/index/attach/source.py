@@ -11,7 +11,7 @@ from es_ttc.index.mappings.indices import Index
 
 Checkpoint = Mapping[int, int]  # by shard the `_seq_no` up to which writes are settled; -1 or none before the first
 
-MAX_DOCUMENTS = 500
+MAX_PAGE_DOCUMENTS = 500
 _MAX_CHARACTERS = 4 * 2**20
 _FIRST_PAGE = 50
 
@@ -105,12 +105,12 @@ async def versions_between(
     engine: Engine, index: str, shard: int, after: int, upto: int, fields: Sequence[str] = ()
 ) -> AsyncIterator[list[DocumentVersion]]:
     """Yield pages of the documents last written to a shard between two seq_nos, in the order of writing."""
-    body = {"size": MAX_DOCUMENTS, "_source": False, "docvalue_fields": list(fields)}
+    body = {"size": MAX_PAGE_DOCUMENTS, "_source": False, "docvalue_fields": list(fields)}
     async for hits in engine.pages(index, body, after=after, upto=upto, preference=f"_shards:{shard}"):
         yield [DocumentVersion.of(hit) for hit in hits]
 
 
-class TextReader:
+class SourceTextReader:
     """Reads the text fields of documents, in batches that fit into memory."""
 
     def __init__(self, engine: Engine, index: str, text_fields: Sequence[str]) -> None:
@@ -141,7 +141,7 @@ class TextReader:
         """Increase the batch size if texts are short, decrease it if they are long."""
         if documents:
             longest = max(sum(map(_length, document.values())) for _, document in documents)
-            self._at_once = max(1, min(MAX_DOCUMENTS, 2 * self._at_once, _MAX_CHARACTERS // max(longest, 1)))
+            self._at_once = max(1, min(MAX_PAGE_DOCUMENTS, 2 * self._at_once, _MAX_CHARACTERS // max(longest, 1)))
 
 
 def routing_of(routing: str | None) -> dict[str, str]:

@@ -10,7 +10,7 @@ import orjson
 from es_ttc.index.attach.source import Checkpoint, DocumentVersion
 from es_ttc.index.mappings.spec import IndexSpec
 
-Fields = Mapping[str, object]  # the fields to write below `ttc`
+FeatureFields = Mapping[str, object]  # the fields to write below `ttc`
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class FeatureWrite:
     version: DocumentVersion
     mark: FeatureVersion | None
     kind: WriteKind
-    fields: Fields
+    fields: FeatureFields
 
 
 @dataclass(slots=True)

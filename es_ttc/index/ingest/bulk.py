@@ -32,7 +32,7 @@ class BulkAction(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BulkLines:
+class ActionLines:
     """An action that is given by its lines."""
 
     id: str
@@ -89,7 +89,7 @@ class RetryPolicy:
         return min(self.wait(attempt), self.seconds - spent)
 
 
-async def batches(
+async def bulk_batches(
     queue: asyncio.Queue[Sequence[DocumentAction] | None], limits: BatchLimits
 ) -> AsyncIterator[list[DocumentAction]]:
     """Cut a queue of actions into batches, until None comes; no batch contains an id twice.
@@ -168,9 +168,9 @@ async def write(
     raise AssertionError("the attempts end in a return or in an error")
 
 
-def record_lines(name: str, source: Mapping[str, Any]) -> BulkLines:
+def record_lines(name: str, source: Mapping[str, Any]) -> ActionLines:
     """Return the action that writes a record of es-ttc itself, or replaces it."""
-    return BulkLines(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(source)))
+    return ActionLines(name, (orjson.dumps({"index": {"_id": name}}), orjson.dumps(source)))
 
 
 async def write_records(engine: Engine, index: str, actions: Sequence[BulkAction]) -> None:

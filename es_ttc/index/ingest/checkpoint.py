@@ -66,7 +66,7 @@ class IngestRunKey:
         return f"the id field [{earlier.id_field}]" if self.id_field != earlier.id_field else None
 
 
-class Checkpoint:
+class IngestCheckpoint:
     """The checkpoint's file, replaced as a whole by every save."""
 
     def __init__(self, path: Path, run: str, job: IngestRunKey, position: int = 0) -> None:

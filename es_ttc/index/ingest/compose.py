@@ -13,12 +13,12 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.readers import marked
 from es_ttc.index.mappings.spec import IndexSpec
 
-Document = Mapping[str, Any]
+SourceDocument = Mapping[str, Any]
 
 _HASH_DIGITS = 32
 
 
-class Span(NamedTuple):
+class FieldSpan(NamedTuple):
     """Position of one field's text in the composed text."""
 
     field: int
@@ -26,26 +26,26 @@ class Span(NamedTuple):
     end: int
 
 
-def compose(document: Document, text_fields: Sequence[str]) -> tuple[str, tuple[Span, ...]]:
+def compose(document: SourceDocument, text_fields: Sequence[str]) -> tuple[str, tuple[FieldSpan, ...]]:
     """Join a document's non-empty text fields by one space; return the text, and the position of each field in it.
 
     A field is text, a number, a boolean, or a list of them (joined by one space, as one text); a dotted name also
     addresses objects and lists of objects. Absent, null and empty fields are skipped.
     """
     parts: list[str] = []
-    spans: list[Span] = []
+    spans: list[FieldSpan] = []
     position = 0
     for ordinal, name in enumerate(text_fields):
         text = _text(value_at(document, name), name)
         if not text:
             continue
         parts.append(text)
-        spans.append(Span(ordinal, position, position + len(text)))
+        spans.append(FieldSpan(ordinal, position, position + len(text)))
         position += len(text) + 1
     return " ".join(parts), tuple(spans)
 
 
-def content_hash(text: str, spans: Sequence[Span], spec: IndexSpec) -> str:
+def content_hash(text: str, spans: Sequence[FieldSpan], spec: IndexSpec) -> str:
     """Return the content hash of a composed text, with the mark of the index's layout.
 
     It covers the storage of features and the (field name, text) pairs, so a cache by hash never mixes storages.
@@ -66,7 +66,7 @@ def document_hash(source: bytes) -> str:
     return sha256(source).hexdigest()[:_HASH_DIGITS]
 
 
-def document_json(document: Document) -> bytes:
+def document_json(document: SourceDocument) -> bytes:
     """Return a document's JSON, keys in their own order."""
     try:
         # orjson's result keeps the memory reserved for escapes, eight times the text's size: copy the used part.
@@ -75,7 +75,7 @@ def document_json(document: Document) -> bytes:
         raise InvalidRequest(f"the document has no JSON form: {error}") from error
 
 
-def locate(offsets: NDArray[np.int32], spans: Sequence[Span]) -> NDArray[np.int32]:
+def locate(offsets: NDArray[np.int32], spans: Sequence[FieldSpan]) -> NDArray[np.int32]:
     """Convert character offsets in the composed text, ``(n, 2)``, to field ordinals and offsets there, ``(n, 3)``.
 
     A token without characters is (0, 0, 0). One that reaches over a joining space is cut to the field it ends in.
@@ -93,7 +93,7 @@ def locate(offsets: NDArray[np.int32], spans: Sequence[Span]) -> NDArray[np.int3
     return located
 
 
-def value_at(document: Document, name: str) -> Any:
+def value_at(document: SourceDocument, name: str) -> Any:
     """Return a field's value by its literal name, else by its path through objects and lists; None if it is absent."""
     if name in document:
         return document[name]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from es_ttc.common.markup import blanked
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.errors import EncoderError
-from es_ttc.index.ingest.compose import Document, Span, compose, content_hash, locate
+from es_ttc.index.ingest.compose import FieldSpan, SourceDocument, compose, content_hash, locate
 from es_ttc.index.mappings.fields import EMPTY, READY, stored_scales
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.rescorers.programs.interface import TOPIC_LENGTH
@@ -49,7 +49,7 @@ class SpanFeatures:
     offsets: Sequence[tuple[int, int, int] | None]
 
 
-Composed = tuple[str, Sequence[Span]]  # a document's text for the encoder, and the positions of its fields
+Composed = tuple[str, Sequence[FieldSpan]]  # a document's text for the encoder, and the positions of its fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ class DocumentFeatures:
     reversed: Float32 | None = None  # (d,) float32 unit vector of the document as a query
 
 
-def encode_documents(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> list[DocumentFeatures]:
+def encode_documents(documents: Sequence[SourceDocument], spec: IndexSpec, encoder: Encoder) -> list[DocumentFeatures]:
     """Return the features of documents, in order."""
     composed = [compose(document, spec.text_fields) for document in documents]
     encoded = encode_texts(composed, spec, encoder)
     hashes = [content_hash(text, spans, spec) for text, spans in composed]
-    return features_of(encoded, [spans for _, spans in composed], hashes, spec)
+    return document_features(encoded, [spans for _, spans in composed], hashes, spec)
 
 
 def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> Encoded:
@@ -114,8 +114,25 @@ def encode_apart(
     return done, refused
 
 
-def features_of(
-    encoded: Encoded, spans: Sequence[Sequence[Span]], hashes: Sequence[str], spec: IndexSpec
+def features_apart(
+    apart: tuple[Sequence[tuple[range, Encoded]], Sequence[tuple[int, EncoderError]]],
+    composed: Sequence[Composed],
+    hashes: Sequence[str],
+    spec: IndexSpec,
+) -> list[DocumentFeatures | EncoderError]:
+    """Return the features of each of some texts after :func:`encode_apart`, or why it cannot be encoded, in order."""
+    done, refused = apart
+    results: dict[int, DocumentFeatures | EncoderError] = dict(refused)
+    for part, encoded in done:
+        some = slice(part.start, part.stop)
+        results.update(
+            zip(part, document_features(encoded, [own for _, own in composed[some]], hashes[some], spec), strict=True)
+        )
+    return [results[position] for position in range(len(composed))]
+
+
+def document_features(
+    encoded: Encoded, spans: Sequence[Sequence[FieldSpan]], hashes: Sequence[str], spec: IndexSpec
 ) -> list[DocumentFeatures]:
     """Assemble the features of a batch of texts, in order."""
     return [_features(encoded, position, spans[position], hashes[position], spec) for position in range(len(hashes))]
@@ -124,7 +141,7 @@ def features_of(
 def _features(
     encoded: Encoded,
     position: int,
-    spans: Sequence[Span],
+    spans: Sequence[FieldSpan],
     text_hash: str,
     spec: IndexSpec,
 ) -> DocumentFeatures:
@@ -139,7 +156,7 @@ def _features(
     if not spec.encodes_tokens:
         return features
     offsets = locate(encodings.offsets[position], spans)
-    read = share_read(encodings.offsets[position], spans) if truncated else 1.0
+    read = share_of_text_read(encodings.offsets[position], spans) if truncated else 1.0
     matrix = encodings.tokens[position]
     tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec, read)
     if not spec.spans:
@@ -150,7 +167,7 @@ def _features(
     return replace(features, tokens=tokens, spans=span_features(matrix, offsets, spec.spans))
 
 
-def share_read(offsets: NDArray[np.int32], spans: Sequence[Span]) -> float:
+def share_of_text_read(offsets: NDArray[np.int32], spans: Sequence[FieldSpan]) -> float:
     """Return the share of a text's characters up to the last stored token, in (0, 1]."""
     end = int(offsets[:, 1].max(initial=0))
     return end / spans[-1].end if end else 1.0
@@ -248,7 +265,7 @@ def _base64(blob: bytes) -> str:
 
 
 def encode_chunks(
-    texts: Sequence[str], fields: Sequence[Sequence[Span]], spec: IndexSpec, encoder: Encoder
+    texts: Sequence[str], fields: Sequence[Sequence[FieldSpan]], spec: IndexSpec, encoder: Encoder
 ) -> list[DocumentChunks]:
     """Return the chunks of documents, in order, as float16 if tokens are, else as int8."""
     codec = spec.codec if spec.codec == "float16" else "int8"

@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, Self, TypeAlias, TypeVar, cast
 from es_ttc.common.parent_process import end_with_parent
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderError, EncoderMismatch
-from es_ttc.index.ingest.encode import action_lines, encode_apart, features_of
+from es_ttc.index.ingest.encode import action_lines, encode_apart, features_apart
 from es_ttc.index.ingest.prepare import Prepared
 from es_ttc.index.mappings.spec import IndexSpec
 
@@ -80,7 +80,7 @@ def _answer_calls(connection: Connection, make: Callable[[], Callable[[Argument]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PartLayout:
     """How documents are written, with the key of the index's pipeline, if it has one."""
 
     spec: IndexSpec
@@ -123,13 +123,13 @@ class PartEncoders:
     children: Sequence[EncodeProcess] = ()
 
     @classmethod
-    def in_threads(cls, layout: Layout, encoder: Encoder) -> Self:
+    def in_threads(cls, layout: PartLayout, encoder: Encoder) -> Self:
         """Return encoders in this process."""
         executor = ThreadPoolExecutor(2, thread_name_prefix="ingest-encode")
         return cls(executor, 2, partial(encode_part, layout, encoder, Lock()))
 
     @classmethod
-    def in_processes(cls, layout: Layout, processes: EncodeProcesses) -> Self:
+    def in_processes(cls, layout: PartLayout, processes: EncodeProcesses) -> Self:
         """Return encoders in processes, which share this machine's processors."""
         make = partial(_encode_function, layout, processes)
         children = [EncodeProcess(make) for _ in range(processes.number)]
@@ -150,21 +150,21 @@ class PartEncoders:
             child.kill()
 
 
-def encode_part(layout: Layout, encoder: Encoder, turn: Lock, part: Sequence[Prepared]) -> EncodedPart:
+def encode_part(layout: PartLayout, encoder: Encoder, turn: Lock, part: Sequence[Prepared]) -> EncodedPart:
     """Encode and pack a part."""
-    spec = layout.spec
+    spec, composed = layout.spec, [(each.text, each.spans) for each in part]
     with turn:
         begun = time.monotonic()
-        done, refused = encode_apart([(each.text, each.spans) for each in part], spec, encoder)
+        apart = encode_apart(composed, spec, encoder)
         seconds = time.monotonic() - begun
-    documents: dict[int, DocumentLines | EncoderError] = dict(refused)
-    for positions, encoded in done:
-        some = part[positions.start : positions.stop]
-        features = features_of(encoded, [each.spans for each in some], [each.hash for each in some], spec)
-        for position, each, own in zip(positions, some, features, strict=True):
-            lines = action_lines(each.id, each.source, each.digest, own, spec, layout.key)
-            documents[position] = DocumentLines(lines, own.pooled is None, own.truncated)
-    return EncodedPart([documents[position] for position in range(len(part))], seconds)
+    documents: list[DocumentLines | EncoderError] = []
+    for each, own in zip(part, features_apart(apart, composed, [each.hash for each in part], spec), strict=True):
+        if isinstance(own, EncoderError):
+            documents.append(own)
+            continue
+        lines = action_lines(each.id, each.source, each.digest, own, spec, layout.key)
+        documents.append(DocumentLines(lines, own.pooled is None, own.truncated))
+    return EncodedPart(documents, seconds)
 
 
 def _encode_in_child(idle: SimpleQueue[EncodeProcess], part: Sequence[Prepared]) -> EncodedPart:
@@ -180,7 +180,7 @@ def _encode_in_child(idle: SimpleQueue[EncodeProcess], part: Sequence[Prepared])
         idle.put(child)
 
 
-def _encode_function(layout: Layout, processes: EncodeProcesses) -> Callable[[Sequence[Prepared]], EncodedPart]:
+def _encode_function(layout: PartLayout, processes: EncodeProcesses) -> Callable[[Sequence[Prepared]], EncodedPart]:
     """Return what a child process encodes with."""
     threads = max(1, (os.cpu_count() or 1) // processes.number)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it when it is imported

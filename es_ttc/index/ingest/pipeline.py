@@ -16,17 +16,16 @@ from typing import ParamSpec, TypeVar
 from es_ttc.encoders.base import Encoder, fix_for
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderError, EncoderMismatch, EngineError, InvalidRequest
-from es_ttc.index.ingest.bulk import BatchLimits, DocumentAction, RetryPolicy, batches, write
-from es_ttc.index.ingest.checkpoint import Checkpoint, CompletedPrefix
+from es_ttc.index.ingest.bulk import BatchLimits, DocumentAction, RetryPolicy, bulk_batches, write
+from es_ttc.index.ingest.checkpoint import CompletedPrefix, IngestCheckpoint
 from es_ttc.index.ingest.dead_letters import DeadLetter, DeadLetters
-from es_ttc.index.ingest.encode_parts import EncodedPart, EncodeProcesses, Layout, PartEncoders
+from es_ttc.index.ingest.encode_parts import EncodedPart, EncodeProcesses, PartEncoders, PartLayout
 from es_ttc.index.ingest.failures import cause_of
 from es_ttc.index.ingest.prepare import Prepared, id_of, prepare, raw_document
 from es_ttc.index.ingest.readers import Inputs, Record
 from es_ttc.index.ingest.skip_unchanged import UnchangedFilter, WrittenIds, missing_from
-from es_ttc.index.mappings.index import one_mapping
 from es_ttc.index.mappings.indices import Index
-from es_ttc.index.mappings.spec import CALIBRATION, IndexSpec, own_meta, spec_of_own
+from es_ttc.index.mappings.spec import CALIBRATION, IndexSpec, own_meta
 from es_ttc.index.mappings.write_options import WRITES, WriteOptions
 
 P = ParamSpec("P")
@@ -93,7 +92,7 @@ class IngestResult:
         return self.encoder_seconds / self.processes / self.seconds if self.seconds else 0.0
 
 
-Report = Callable[[IngestResult, float | None], None]  # gets the counts and the share of the input read
+ReportIngest = Callable[[IngestResult, float | None], None]  # gets the counts and the share of the input read
 
 
 async def ingest(
@@ -104,20 +103,17 @@ async def ingest(
     *,
     dead_letters: DeadLetters,
     options: IngestOptions | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: IngestCheckpoint | None = None,
     rejected_before: Collection[int] = (),
-    report: Report | None = None,
+    report: ReportIngest | None = None,
 ) -> IngestResult:
     """Write documents with their features into an index that es-ttc created.
 
     A record is done if it was acknowledged, unchanged or dead-lettered; the checkpoint lets a stopped run resume. At
     the end the index is queried for every document that is done; absent ones count as missing.
     """
-    if isinstance(index, Index):
-        concrete, mapping = index.index, index.mapping
-    else:
-        concrete, mapping = await one_mapping(engine, index)
-    spec = spec_of_own(concrete, mapping)
+    source = index if isinstance(index, Index) else await Index.only(engine, index)
+    concrete, mapping, spec = source.index, source.mapping, source.own_spec
     if spec.encoder.key != encoder.identity.key:
         raise EncoderMismatch(
             f"index [{concrete}] holds vectors of [{spec.encoder.key}], and the encoder is [{encoder.identity.key}]: "
@@ -129,7 +125,7 @@ async def ingest(
         )
     options = options or IngestOptions()
     followed = WriteOptions.of(mapping)
-    layout = Layout(spec, "" if followed is None else followed.key)
+    layout = PartLayout(spec, "" if followed is None else followed.key)
     encoders = (
         PartEncoders.in_processes(layout, options.processes)
         if options.processes
@@ -154,8 +150,8 @@ class _IngestRun:
     inputs: Inputs
     dead_letters: DeadLetters
     options: IngestOptions
-    checkpoint: Checkpoint | None
-    report: Report | None
+    checkpoint: IngestCheckpoint | None
+    report: ReportIngest | None
     max_bytes: int = 0
     saved: float = 0.0
     started: float = 0.0
@@ -279,7 +275,7 @@ class _IngestRun:
             limits = BatchLimits(self.max_bytes, limits.actions, limits.seconds)
         flights: dict[asyncio.Task[None], frozenset[str]] = {}
         async with asyncio.TaskGroup() as bulks:
-            async for batch in batches(actions, limits):
+            async for batch in bulk_batches(actions, limits):
                 ids = frozenset(action.prepared.id for action in batch)
                 while len(flights) >= self.options.concurrency or any(ids & other for other in flights.values()):
                     done, _ = await asyncio.wait(flights, return_when=asyncio.FIRST_COMPLETED)

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from es_ttc.common.exact_numbers import ExactNumber, exact_numbers_in
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.ingest.compose import Document, Span, compose, content_hash, document_hash, document_json
+from es_ttc.index.ingest.compose import FieldSpan, SourceDocument, compose, content_hash, document_hash, document_json
 from es_ttc.index.ingest.readers import Record
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
 
-ID = "_id"
+ID_FIELD = "_id"
 _MAX_NUMBER_LENGTH = 60
 MAX_ID_BYTES = 512  # both engines reject a whole bulk because of one longer id
 
@@ -24,7 +24,7 @@ class Prepared:
     source: bytes
     digest: str
     text: str
-    spans: tuple[Span, ...]
+    spans: tuple[FieldSpan, ...]
     hash: str
 
 
@@ -41,14 +41,14 @@ def id_of(record: Record, id_field: str | None) -> str:
     return _identified(record, id_field).id
 
 
-def raw_document(record: Record) -> Document | str | None:
+def raw_document(record: Record) -> SourceDocument | str | None:
     """Return the document of a rejected record for the dead-letter file, or its line if it could not be decoded."""
     return record.document if record.document is not None else record.raw
 
 
 class _Identified(NamedTuple):
     id: str
-    document: Document
+    document: SourceDocument
     source: bytes
     digest: str
 
@@ -60,18 +60,18 @@ def _identified(record: Record, id_field: str | None) -> _Identified:
     for name in document:
         if name == ROOT or name.startswith(f"{ROOT}."):
             raise InvalidRequest(f"field [{name}] is reserved for es-ttc's own features: rename or remove it")
-    own_id = document.pop(ID, None)
+    own_id = document.pop(ID_FIELD, None)
     _refuse_long_decimals(document)
     source = document_json(document)
     digest = document_hash(source)
-    if id_field is not None and id_field != ID:
+    if id_field is not None and id_field != ID_FIELD:
         identifier = _identifier(document.get(id_field), id_field)
     else:
-        identifier = digest if own_id is None and id_field is None else _identifier(own_id, ID)
+        identifier = digest if own_id is None and id_field is None else _identifier(own_id, ID_FIELD)
     return _Identified(identifier, document, source, digest)
 
 
-def _refuse_long_decimals(document: Document) -> None:
+def _refuse_long_decimals(document: SourceDocument) -> None:
     """Reject decimals that are not exact as doubles: engines rewrite them when they exclude `ttc` from `_source`."""
     for name, number in exact_numbers_in(document):
         if not number.integer:

@@ -37,7 +37,7 @@ class Proposal:
         return named if self.id_field is None else f"{named} --id-field {self.id_field}"
 
 
-def propose(documents: Sequence[Mapping[str, Any]]) -> Proposal:
+def propose_fields(documents: Sequence[Mapping[str, Any]]) -> Proposal:
     """Return a proposal from some documents; the more they are, the better it tells labels from texts."""
     values = _values(documents)
     words = {name: _mean_words(found) for name, found in values.items()}
@@ -63,12 +63,12 @@ def languages(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]
 def describe(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> str:
     """Return each text field with its language, its mean length and whether it has HTML."""
     values, html = _values(documents), html_fields(documents, text_fields)
-    told = []
+    descriptions = []
     for name in text_fields:
         words = round(_mean_words(values[name]))
         known = [*_languages(values[name]), f"{words} word{'s' * (words != 1)}"]
-        told.append(f"{name} ({', '.join([*known, 'HTML'] if name in html else known)})")
-    return ", ".join(told)
+        descriptions.append(f"{name} ({', '.join([*known, 'HTML'] if name in html else known)})")
+    return ", ".join(descriptions)
 
 
 def _languages(values: Sequence[Any]) -> tuple[str, ...]:

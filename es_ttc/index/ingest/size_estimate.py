@@ -11,7 +11,7 @@ import orjson
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
-from es_ttc.index.ingest.compose import Document, compose
+from es_ttc.index.ingest.compose import SourceDocument, compose
 from es_ttc.index.ingest.encode import encode_documents, feature_fields
 from es_ttc.index.mappings.fields import stored_scales
 from es_ttc.index.mappings.spec import IndexSpec
@@ -44,7 +44,7 @@ class SizeEstimate:
         }
 
 
-def estimate_size(documents: Sequence[Document], spec: IndexSpec, encoder: Encoder) -> SizeEstimate | None:
+def estimate_size(documents: Sequence[SourceDocument], spec: IndexSpec, encoder: Encoder) -> SizeEstimate | None:
     """Encode the first documents that have text, and count the bytes of their features; None if none has text."""
     sample = list(islice((document for document in documents if _has_text(document, spec)), DOCUMENTS))
     if not sample:
@@ -68,12 +68,12 @@ def token_bytes(spec: IndexSpec, codec: StoredCodec | None = None) -> int:
     return row_bytes(codec or spec.codec, spec.encoder.of_tokens.dims) + len(stored_scales(spec)) + _OFFSET
 
 
-def share_with_text(documents: Sequence[Document], spec: IndexSpec) -> float:
+def share_with_text(documents: Sequence[SourceDocument], spec: IndexSpec) -> float:
     """Return the share of documents that have text, in [0, 1]: the others get no features."""
     return sum(_has_text(document, spec) for document in documents) / len(documents) if documents else 0.0
 
 
-def _has_text(document: Document, spec: IndexSpec) -> bool:
+def _has_text(document: SourceDocument, spec: IndexSpec) -> bool:
     try:
         return bool(compose(document, spec.text_fields)[0])
     except InvalidRequest:  # ingest rejects the document

@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EngineError, InvalidRequest, MissingFeature
-from es_ttc.index.mappings.index import one_mapping
+from es_ttc.errors import InvalidRequest, MissingFeature
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import ENRICHMENT, ENRICHMENT_FIELDS, ROOT, IndexSpec
 from es_ttc.index.mappings.write_options import WriteOptions
 
@@ -68,20 +68,14 @@ async def enrichable(engine: Engine, name: str) -> EnrichmentTarget:
 
 async def _carrier(engine: Engine, name: str) -> tuple[str, Mapping[str, Any], IndexSpec]:
     """Return an index whose documents have features: name, mapping, spec."""
-    try:
-        index, mapping = await one_mapping(engine, name)
-    except EngineError as error:
-        if error.upstream_status == 404:
-            raise InvalidRequest(f"there is no index [{name}] in {engine.name}") from error
-        raise
-    meta = mapping.get("_meta", {}).get(ROOT, {})
-    if not meta or "source" in meta:
+    found = await Index.only(engine, name)
+    if not found.meta or found.side_of is not None:
         raise InvalidRequest(
-            f"the documents of index [{index}] contain no features of es-ttc, and phrases must be in the documents "
-            "that they are to find, because BM25 sums over the fields of one document: create a new index with "
-            "`es-ttc index create` (features in a side index do not suffice)"
+            f"the documents of index [{found.index}] contain no features of es-ttc, and phrases must be in the "
+            "documents that they are to find, because BM25 sums over the fields of one document: create a new index "
+            "with `es-ttc index create` (features in a side index do not suffice)"
         )
-    return index, mapping, IndexSpec.from_mapping(index, mapping)
+    return found.index, found.mapping, found.spec
 
 
 def _analyzer_of(mapping: Mapping[str, Any], field: str) -> str:

@@ -1,7 +1,7 @@
 """Index bodies for both products, and the spec read from an index or an alias."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from es_ttc.engine.versions import VECTORS_OUTSIDE_SOURCE
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.fields import field_mapping, fields, kept_in_source
 from es_ttc.index.mappings.readers import MAX_NESTED_OBJECTS
-from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec, spec_of_own
+from es_ttc.index.mappings.spec import ENRICHMENT_FIELDS, ROOT, IndexSpec
 
 ANALYZERS: Mapping[str, str] = {
     "ar": "arabic", "bg": "bulgarian", "bn": "bengali", "ca": "catalan", "ckb": "sorani", "cs": "czech", "da": "danish",
@@ -94,28 +94,6 @@ def inner_hits_settings(spec: IndexSpec) -> dict[str, Any]:
 async def create_index(engine: Engine, name: str, spec: IndexSpec, options: IndexOptions | None = None) -> None:
     """Create an index with this spec."""
     await engine.create_index(name, index_body(spec, await engine.capabilities(), options))
-
-
-async def one_mapping(engine: Engine, name: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the concrete index behind a name or alias, and its mapping."""
-    if not name:
-        raise InvalidRequest("[] does not name one index: give the name of a single index or alias")
-    mappings: Mapping[str, Any] = await engine.mapping(name)
-    if len(mappings) != 1:
-        raise several(name, mappings)
-    [(concrete, mapping)] = mappings.items()
-    return concrete, mapping
-
-
-def several(name: str, indices: Collection[str]) -> InvalidRequest:
-    """Return the error for a name that matches several indices."""
-    return InvalidRequest(f"[{name}] stands for {len(indices)} indices ({', '.join(sorted(indices))}): name one")
-
-
-async def resolve_index(engine: Engine, name: str) -> tuple[str, IndexSpec]:
-    """Return the concrete index behind a name or alias, and its spec."""
-    concrete, mapping = await one_mapping(engine, name)
-    return concrete, spec_of_own(concrete, mapping)
 
 
 def _settings(spec: IndexSpec, capabilities: Capabilities, options: IndexOptions) -> dict[str, Any]:

@@ -1,14 +1,13 @@
 """An index as the engine describes it: its mapping, its settings and its aliases, read in one request."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from es_ttc.engine.protocol import Engine, none_if_missing, path_of_one
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.mappings.attached import is_side_of, side_alias, side_pattern, source_of
-from es_ttc.index.mappings.index import several
-from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta
+from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta, spec_of_own
 
 _FLAT = {"flat_settings": "true"}
 _HIDDEN_TOO = {**_FLAT, "expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
@@ -41,7 +40,7 @@ class Index:
             raise InvalidRequest(f"[{name}] may stand for many indices: name one index, alias or data stream")
         indices = await cls.named(engine, name)
         if not indices:
-            raise InvalidRequest(f"there is no index [{name}] in {engine.name}")
+            raise no_index(engine, name)
         for index in indices:
             if index.side_of is not None:
                 raise InvalidRequest(f"[{index.index}] is a side index of [{index.side_of}]: name that one")
@@ -52,6 +51,29 @@ class Index:
         """Return the concrete indices behind a name, side indices too, sorted; none if there is no such name."""
         described = await none_if_missing(engine.request("GET", f"/{path_of_one(name)}", params=_FLAT))
         return [cls.of(concrete, each) for concrete, each in sorted((described or {}).items())]
+
+    @classmethod
+    async def find(cls, engine: Engine, name: str) -> Self | None:
+        """Return the one concrete index behind a name or alias; None if there is no such name."""
+        indices = await cls.named(engine, name)
+        if len(indices) > 1:
+            raise several(name, [index.index for index in indices])
+        return indices[0] if indices else None
+
+    @classmethod
+    async def only(cls, engine: Engine, name: str) -> Self:
+        """Return the one concrete index behind a name or alias; an error if there is none."""
+        index = await cls.find(engine, name)
+        if index is None:
+            raise no_index(engine, name)
+        return index
+
+    @classmethod
+    async def own(cls, engine: Engine, name: str) -> Self:
+        """Return the one index behind a name or alias, which es-ttc created; an error for any other."""
+        index = await cls.only(engine, name)
+        spec_of_own(index.index, index.mapping)
+        return index
 
     async def serving_side(self, engine: Engine) -> Self | None:
         """Return the side index that serves its features; None if nothing is attached, or not yet."""
@@ -80,6 +102,11 @@ class Index:
         return IndexSpec.from_mapping(self.index, self.mapping)
 
     @property
+    def own_spec(self) -> IndexSpec:
+        """Its spec; an error for an index that es-ttc did not create."""
+        return spec_of_own(self.index, self.mapping)
+
+    @property
     def leaf_fields(self) -> dict[str, str]:
         """The types of its fields by their full names."""
         return dict(_leaf_fields(self.mapping.get("properties", {})))
@@ -96,12 +123,14 @@ async def mappings_with_features(engine: Engine) -> dict[str, dict[str, Any]]:
     return {name: mapping for name, mapping in sorted(mappings.items()) if ROOT in mapping.get("_meta", {})}
 
 
-async def find_index(engine: Engine, name: str) -> Index | None:
-    """Return the one concrete index behind a name or alias; None if there is no such one."""
-    indices = await Index.named(engine, name)
-    if len(indices) > 1:
-        raise several(name, [index.index for index in indices])
-    return indices[0] if indices else None
+def no_index(engine: Engine, name: str) -> InvalidRequest:
+    """Return the error for a name of no index."""
+    return InvalidRequest(f"there is no index [{name}] in {engine.name}")
+
+
+def several(name: str, indices: Collection[str]) -> InvalidRequest:
+    """Return the error for a name that matches several indices."""
+    return InvalidRequest(f"[{name}] stands for {len(indices)} indices ({', '.join(sorted(indices))}): name one")
 
 
 async def sides_of(engine: Engine, source: str) -> list[Index]:

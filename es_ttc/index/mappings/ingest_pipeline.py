@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
-from es_ttc.index.mappings.index import resolve_index
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
-from es_ttc.index.mappings.write_options import KEY, WriteOptions
+from es_ttc.index.mappings.write_options import WRITE_KEY, WriteOptions
 
 PROCESSOR = "ttc"
 OnError = Literal["pending", "fail"]
@@ -48,7 +48,7 @@ def following_processor(spec: IndexSpec, options: WriteOptions) -> dict[str, Any
 
 async def check_processor(engine: Engine, step: Mapping[str, Any]) -> None:
     """Check that the engine has the processor and accepts its options; it has a key, so the gateway is not asked."""
-    document = {"_source": {ROOT: {KEY.removeprefix(f"{ROOT}."): step[PROCESSOR]["key"]}}}
+    document = {"_source": {ROOT: {WRITE_KEY.removeprefix(f"{ROOT}."): step[PROCESSOR]["key"]}}}
     body = {"pipeline": {"processors": [step]}, "docs": [document]}
     try:
         await engine.request("POST", "/_ingest/pipeline/_simulate", body=body)
@@ -72,15 +72,15 @@ def pipeline_name(index: str) -> str:
 
 async def add_pipeline(engine: Engine, name: str, waiting: EncodeMode | None = None) -> dict[str, Any]:
     """Add the processor to every write to an index, or replace its options; return index, pipeline and processor."""
-    index, spec = await resolve_index(engine, name)
-    pipeline = pipeline_name(index)
+    own = await Index.own(engine, name)
+    index, pipeline = own.index, pipeline_name(own.index)
     present = await _final_pipeline(engine, index)
     if present not in (NO_PIPELINE, pipeline):
         raise InvalidRequest(
             f"index [{index}] has the final pipeline [{present}], and there can be one: take it away, or call it in "
             "the index's default pipeline"
         )
-    step = processor(spec, waiting)
+    step = processor(own.spec, waiting)
     body = {"description": f"es-ttc: features of documents written to {index}", "processors": [step]}
     try:
         await engine.request("PUT", pipeline_path(pipeline), body=body)
@@ -92,7 +92,7 @@ async def add_pipeline(engine: Engine, name: str, waiting: EncodeMode | None = N
 
 async def remove_pipeline(engine: Engine, name: str) -> bool:
     """Remove the processor from an index; return whether there was one."""
-    index, _ = await resolve_index(engine, name)
+    index = (await Index.own(engine, name)).index
     pipeline = pipeline_name(index)
     if await _final_pipeline(engine, index) == pipeline:
         # First the setting: a write fails if the pipeline that it names does not exist.

@@ -20,8 +20,8 @@ from es_ttc.vectors.packed import Blob, unpack_norms, unpack_offsets, unpack_tok
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
-Hit = Mapping[str, Any]
-Query = dict[str, Any]
+StoredHit = Mapping[str, Any]
+ReadQuery = dict[str, Any]
 
 MAX_NESTED_OBJECTS = 10_000  # `index.mapping.nested_objects.limit` of both products: a document with more is rejected
 
@@ -45,7 +45,7 @@ class ReadFeature:
     nbytes: int
 
 
-class FeatureReader(Protocol):
+class LayoutReader(Protocol):
     """Requests features and reads them from hits."""
 
     @property
@@ -62,10 +62,10 @@ class FeatureReader(Protocol):
         With `bare` hits need no `_id`, and inline scripts are allowed, so that features are read faster.
         """
 
-    def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:
+    def query(self, query: ReadQuery, features: Sequence[Feature], product: Product) -> ReadQuery:
         """Return a query for the same documents whose hits have what the features are read from."""
 
-    def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
+    def read(self, hit: StoredHit, feature: Feature) -> ReadFeature | None:
         """Return a feature of a hit, or None if the document does not have it."""
 
 
@@ -84,7 +84,7 @@ def layout_of(content: str) -> str:
     return content.partition(_MARK)[2]
 
 
-def reader_of(layout: str) -> FeatureReader:
+def reader_of(layout: str) -> LayoutReader:
     """Return the reader of a layout."""
     if layout not in _READERS:
         raise ValueError(
@@ -103,11 +103,11 @@ class BlobReader:
         """Request the blobs as stored fields."""
         return {"_source": False, "stored_fields": _names(features)}
 
-    def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:  # noqa: ARG002
+    def query(self, query: ReadQuery, features: Sequence[Feature], product: Product) -> ReadQuery:  # noqa: ARG002
         """Return the query itself."""
         return query
 
-    def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
+    def read(self, hit: StoredHit, feature: Feature) -> ReadFeature | None:
         """Unpack one blob."""
         values = hit.get("fields", {}).get(FEATURES[feature].name)
         if not values or values[0] is None:
@@ -140,7 +140,7 @@ class NestedReader(BlobReader):
         """Request the blobs; :meth:`query` requests token vectors."""
         return super().request([feature for feature in features if feature is not Feature.TOKENS], bare=bare)
 
-    def query(self, query: Query, features: Sequence[Feature], product: Product) -> Query:
+    def query(self, query: ReadQuery, features: Sequence[Feature], product: Product) -> ReadQuery:
         """Add the nested vectors as inner hits, in the order of the tokens."""
         if Feature.TOKENS not in features:
             return query
@@ -151,11 +151,11 @@ class NestedReader(BlobReader):
             "sort": ["_doc"],
             "script_fields": {_VECTOR_BYTES: {"script": {"lang": "painless", "source": _vector_script(product)}}},
         }
-        every: Query = {"match_all": {}}
+        every: ReadQuery = {"match_all": {}}
         nested = {"path": TOKENS, "query": every, "score_mode": "none", "inner_hits": inner}
         return {"bool": {"must": [query], "should": [{"nested": nested}]}}
 
-    def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
+    def read(self, hit: StoredHit, feature: Feature) -> ReadFeature | None:
         """Read the vectors of the inner hits, or unpack one blob."""
         if feature is not Feature.TOKENS:
             return super().read(hit, feature)
@@ -181,7 +181,7 @@ class SourceReader(BlobReader):
         blobs = [feature for feature in features if feature is not Feature.TOKENS]
         return {**super().request(blobs, bare=bare), "_source": [self._name] if len(blobs) < len(features) else False}
 
-    def read(self, hit: Hit, feature: Feature) -> ReadFeature | None:
+    def read(self, hit: StoredHit, feature: Feature) -> ReadFeature | None:
         """Read the vectors, or unpack one blob."""
         if feature is not Feature.TOKENS:
             return super().read(hit, feature)
@@ -200,7 +200,7 @@ class SourceReader(BlobReader):
 
 _ROOT, _, _LEAF = TOKENS.partition(".")
 
-_READERS: Mapping[str, FeatureReader] = {
+_READERS: Mapping[str, LayoutReader] = {
     "doc_values": DocValueReader(),
     "nested_vectors": NestedReader(),
     "nested": SourceReader(TOKEN_VECTOR, lambda found: [token["v"] for token in found]),

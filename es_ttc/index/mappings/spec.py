@@ -49,9 +49,9 @@ Layout = Literal["doc_values", "nested", "nested_vectors", "rank_vectors"]
 
 _OUTSIDE = "outside_source"
 _MAKE_ANEW = "make it anew, with `es-ttc index create` and `es-ttc ingest`, or `es-ttc detach` and `es-ttc attach`"
-MEAN = "mean"  # the scale L = inf in JSON and on the command line
+MEAN_SCALE = "mean"  # the scale L = inf in JSON and on the command line
 
-DEFAULT_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
+STORED_SCALES: tuple[float, ...] = (1, 3, 5, 7, 10, 15, 20, 30, math.inf)
 """Spectral Retrieval's default grid, section III-C, and the mean, so that a request may add it at no cost."""
 
 
@@ -75,7 +75,7 @@ class IndexSpec:
     tokens: TokenStorage = "packed"
     codec: StoredCodec = DEFAULT_CODEC  # of packed token vectors; the other kinds of storage use float32
     # The scales whose norms are stored (L = 1 needs none); norms of other scales are computed on request
-    scales: tuple[float, ...] = DEFAULT_SCALES
+    scales: tuple[float, ...] = STORED_SCALES
     max_tokens: int = 1024  # maximum number of rows of one document's token matrix
     # Grids of smoothed spans that are stored as nested vectors for the engine's own kNN; may be empty
     spans: tuple[SpanGrid, ...] = ()
@@ -103,7 +103,7 @@ class IndexSpec:
             "text_fields": list(self.text_fields),
             "tokens": self.tokens,
             "codec": self.codec,
-            "scales": [MEAN if math.isinf(scale) else scale for scale in self.scales],
+            "scales": [MEAN_SCALE if math.isinf(scale) else scale for scale in self.scales],
             "max_tokens": self.max_tokens,
         }
         if self.spans:
@@ -179,7 +179,7 @@ class IndexSpec:
             text_fields=tuple(meta["text_fields"]),
             tokens=meta["tokens"],
             codec=meta["codec"],
-            scales=tuple(math.inf if scale == MEAN else scale for scale in meta["scales"]),
+            scales=tuple(math.inf if scale == MEAN_SCALE else scale for scale in meta["scales"]),
             max_tokens=meta["max_tokens"],
             spans=tuple(SpanGrid(**grid) for grid in meta.get("spans", ())),
             chunks=meta.get("chunks", False),

@@ -14,7 +14,7 @@ from es_ttc.index.mappings.spec import own_meta
 Encode = Literal["now", "later"]
 
 WRITES = "writes"  # its name below `_meta.ttc`
-KEY = "ttc.key"  # the field that a writer of es-ttc sends; it is mapped, neither indexed nor stored
+WRITE_KEY = "ttc.key"  # the field that a writer of es-ttc sends; it is mapped, neither indexed nor stored
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,19 @@ from es_ttc.index.mappings.spec import ROOT, IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.features import encode_queries
 from es_ttc.lab.evaluation.methods import resolve
+from es_ttc.lab.evaluation.metrics import NDCG_10
 from es_ttc.lab.evaluation.plan import evaluate
 from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.lab.evaluation.results import CollectionResult
 from es_ttc.lab.evaluation.through_engine import EngineSearcher, SearchedIndex, index_collection
 
-PREFIX = "es-ttc-demo-"
+DEMO_PREFIX = "es-ttc-demo-"
 METHODS = ("bm25", "dense", "hybrid", "maxsim", "spectral", "blend")
-SHOWN = "blend"  # the method whose queries are shown before and after
+SHOWN_METHOD = "blend"  # the method whose queries are shown before and after
 MAX_TOKENS = 512  # tokens kept of a document, so that the library is encoded in half a minute; a real index keeps 1,024
 WINDOW = 100
-DEPTH = 10  # hits that are asked for, as a search page does: what is shown is nDCG@10, recall@10 and a page's time
+PAGE_SIZE = 10  # hits that are asked for, as a search page does: what is shown is nDCG@10, recall@10 and a page's time
 WARM_UP = 8  # queries that are asked before any is measured
-METRIC = "ndcg@10"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Exhibit:
 
 def index_of(collection: Collection) -> str:
     """Return the name of a collection's index."""
-    return PREFIX + collection.name
+    return DEMO_PREFIX + collection.name
 
 
-async def fill(
+async def fill_index(
     engine: Engine,
     name: str,
     collection: Collection,
@@ -68,7 +68,7 @@ async def _make_room(engine: Engine, name: str) -> None:
     await engine.delete_index(name)
 
 
-def measure(
+def measure_methods(
     runner: InterruptibleRunner, client: Engine, exhibit: Exhibit, encoder: Encoder, progress: ReportStage = silent
 ) -> CollectionResult:
     """Run every method on every query through the gateway, and compare them; rescorers rescore BM25's best 100."""
@@ -79,7 +79,7 @@ def measure(
 
     def searcher(collection: Collection) -> EngineSearcher:
         some = queries[: len(collection.queries)]
-        return EngineSearcher(index, client, collection, some, first_pass="bm25", window=WINDOW, depth=DEPTH)
+        return EngineSearcher(index, client, collection, some, first_pass="bm25", window=WINDOW, depth=PAGE_SIZE)
 
     # A fresh engine's first searches are slower than all later ones: they are not counted.
     first = searcher(replace(exhibit.collection, queries=dict(islice(exhibit.collection.queries.items(), WARM_UP))))
@@ -98,7 +98,7 @@ def added_ms(result: CollectionResult) -> dict[str, float]:
 
 def gains(result: CollectionResult) -> dict[str, float]:
     """Return by query what the shown method gains over the better of the engine's own two rankings."""
-    own = result.methods[SHOWN].scores.values[METRIC]
-    engine = [result.methods[name].scores.values[METRIC] for name in ("bm25", "dense")]
-    queries = result.methods[SHOWN].scores.queries
+    own = result.methods[SHOWN_METHOD].scores.values[NDCG_10]
+    engine = [result.methods[name].scores.values[NDCG_10] for name in ("bm25", "dense")]
+    queries = result.methods[SHOWN_METHOD].scores.queries
     return {query: float(own[i] - max(one[i] for one in engine)) for i, query in enumerate(queries)}

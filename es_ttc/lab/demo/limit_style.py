@@ -14,8 +14,8 @@ from typing import TypeVar
 from es_ttc.lab.demo.files import read_lines, read_rows
 from es_ttc.lab.evaluation.datasets import Collection, Document
 
-NAME = "limit-style"
-RELEVANT = 2
+LIMIT_STYLE = "limit-style"
+RELEVANT_PER_QUERY = 2
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ def generate(
     holders: dict[str, list[str]] = {}
     for query, (phrase, _) in asked.items():
         # The least burdened profiles, ties broken by chance: the wanted attributes spread evenly.
-        holders[query] = sorted(_shuffled(choices, people), key=lambda person: len(wanted[person]))[:RELEVANT]
+        holders[query] = sorted(_shuffled(choices, people), key=lambda person: len(wanted[person]))[:RELEVANT_PER_QUERY]
         for person in holders[query]:
             wanted[person].append(phrase)
 
@@ -45,7 +45,7 @@ def generate(
         listed = wanted[person] + _shuffled(choices, fillers)[: size - len(wanted[person])]
         profiles.append(Document(_identifier(person), "", _profile(person, _shuffled(choices, listed))))
     return Collection(
-        name=NAME,
+        name=LIMIT_STYLE,
         split="test",
         documents=tuple(profiles),
         queries={query: f"Who likes {paraphrase}?" for query, (_, paraphrase) in asked.items()},

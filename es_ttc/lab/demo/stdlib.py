@@ -37,7 +37,7 @@ IMPORTED = frozenset((
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 MODULE_WORDS = 120  # words kept of a module's own docstring; some are whole manuals
 MEMBER_WORDS = 25  # words kept of a function's, class's or method's first paragraph
-NAME = f"python-{sys.version_info.major}.{sys.version_info.minor}"
+STANDARD_LIBRARY = f"python-{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def generate() -> Collection:
         if relevant:
             queries[f"q{number}"] = question
             qrels[f"q{number}"] = dict.fromkeys(relevant, 1)
-    return Collection(NAME, "test", tuple(documents.values()), queries, qrels)
+    return Collection(STANDARD_LIBRARY, "test", tuple(documents.values()), queries, qrels)
 
 
 def modules() -> Iterator[tuple[str, Module]]:

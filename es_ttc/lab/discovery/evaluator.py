@@ -16,7 +16,7 @@ from es_ttc.lab.discovery.tasks import DiscoveryTask
 from es_ttc.lab.evaluation.bootstrap import TIE
 from es_ttc.rescorers.programs.catalogue import REVERSED
 from es_ttc.rescorers.programs.interface import PASSAGE, QUERY, TOPIC_LENGTH
-from es_ttc.rescorers.programs.source import Reason, Refused
+from es_ttc.rescorers.programs.source import RefusalReason, Refused
 from es_ttc.sandbox.process import Process, ProcessLimits, line
 from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts
 from es_ttc.vectors.chunks import Granularity
@@ -63,13 +63,13 @@ class EncodingBudget:
         """Count texts."""
         self.texts += texts
         if self.base + self.texts > self.limits.cost * self.base:
-            raise Refused(Reason.COST, f"a cost ratio above {self.limits.cost:g}")
+            raise Refused(RefusalReason.COST, f"a cost ratio above {self.limits.cost:g}")
 
     def spend(self, seconds: float) -> None:
         """Add time of the encoder."""
         self.seconds += seconds
         if self.seconds > self.limits.encoding:
-            raise Refused(Reason.COST, f"more than {self.limits.encoding:g} seconds of the encoder")
+            raise Refused(RefusalReason.COST, f"more than {self.limits.encoding:g} seconds of the encoder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class _Counted:
             return self._task.encode(texts, adapter, dimensions, max_length)
         except Exception as error:
             self._task.encode([_PROBE])  # an unavailable encoder fails here too, which ends the search, not a candidate
-            raise Refused(Reason.FAILED, line(f"encode_fn: {type(error).__name__}: {error}")) from error
+            raise Refused(RefusalReason.FAILED, line(f"encode_fn: {type(error).__name__}: {error}")) from error
 
     @property
     def _dims(self) -> int:
@@ -205,7 +205,7 @@ def cost_ratio(tasks: Sequence[TaskResult]) -> float:
 
 def _same(task: DiscoveryTask, one: ProgramRun, other: ProgramRun) -> None:
     if one.scores.tobytes() != other.scores.tobytes() or one.usage != other.usage:
-        raise Refused(Reason.DETERMINISTIC, f"two runs on [{task.name}] gave different scores")
+        raise Refused(RefusalReason.DETERMINISTIC, f"two runs on [{task.name}] gave different scores")
 
 
 def _on_task(task: DiscoveryTask, ran: ProgramRun, values: NDArray[np.float64]) -> TaskResult:

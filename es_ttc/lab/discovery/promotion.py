@@ -13,12 +13,13 @@ from es_ttc.common.files import replace_file
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.discovery.evaluator import Evaluator, Limits, run
-from es_ttc.lab.discovery.records import DiscoveryPlan, Record
-from es_ttc.lab.discovery.tasks import METRIC, DiscoveryTask, collections
+from es_ttc.lab.discovery.records import DiscoveryPlan, ProgramRecord
+from es_ttc.lab.discovery.tasks import DiscoveryTask, collections
 from es_ttc.lab.evaluation.bootstrap import Comparison, compare, resampled_means
 from es_ttc.lab.evaluation.features import encode_queries
-from es_ttc.lab.evaluation.provenance import now
-from es_ttc.rescorers.programs.promoted import SERVED, Manifest, check_name, digest
+from es_ttc.lab.evaluation.metrics import NDCG_10
+from es_ttc.lab.evaluation.provenance import timestamp
+from es_ttc.rescorers.programs.promoted import SERVED_READINGS, Manifest, check_program_name, program_digest
 from es_ttc.vectors.tokens import Float32
 
 _TOGETHER = 8
@@ -46,27 +47,27 @@ class HeldOutResult:
             "split": self.split,
             "queries": self.queries,
             "documents": self.documents,
-            "metric": METRIC,
+            "metric": NDCG_10,
             "cosine": self.baseline,
             "value": self.value,
             **self.versus.as_json(),
         }
 
 
-def held_out(record: Record, evaluator: Evaluator) -> list[HeldOutResult]:
+def held_out(record: ProgramRecord, evaluator: Evaluator) -> list[HeldOutResult]:
     """Measure a program on tasks of held-out queries, once."""
     _, values = evaluator.evaluate(record.proposal.source)
     return [_held(task, values[task.name]) for task in evaluator.tasks]
 
 
-def require_servable(record: Record, name: str) -> None:
+def require_servable(record: ProgramRecord, name: str) -> None:
     """Raise an error for a program that cannot be served."""
-    check_name(name)
+    check_program_name(name)
     if record.verdict != "measured":
         raise InvalidRequest(
             f"[{record.name}] was rejected ({record.reason}: {record.detail}): there is nothing to serve"
         )
-    unknown = _readings(record) - SERVED
+    unknown = _readings(record) - SERVED_READINGS
     if unknown:
         raise InvalidRequest(f"[{record.name}] reads [{min(unknown)}], which no index holds: it cannot be served")
 
@@ -81,7 +82,7 @@ def samples(plan: DiscoveryPlan, encoder: Encoder) -> list[Float32]:
     ]
 
 
-def is_calibrated(record: Record, task: DiscoveryTask, sample: Float32, limits: Limits) -> bool:
+def is_calibrated(record: ProgramRecord, task: DiscoveryTask, sample: Float32, limits: Limits) -> bool:
     """Return whether a program needs a sample of queries to score a single query, as a gateway does, like several."""
     if _scores_alone(record, task, limits):
         return False
@@ -93,7 +94,7 @@ def is_calibrated(record: Record, task: DiscoveryTask, sample: Float32, limits: 
     )
 
 
-def _scores_alone(record: Record, task: DiscoveryTask, limits: Limits) -> bool:
+def _scores_alone(record: ProgramRecord, task: DiscoveryTask, limits: Limits) -> bool:
     few = replaced(
         task,
         query_texts=task.query_texts[:_TOGETHER],
@@ -107,14 +108,20 @@ def _scores_alone(record: Record, task: DiscoveryTask, limits: Limits) -> bool:
     return bool(np.isclose(together.scores[0], single.scores[0], rtol=1e-3, atol=1e-5).mean() >= _ALIKE)
 
 
-def write(
-    record: Record, plan: DiscoveryPlan, name: str, report: Sequence[HeldOutResult], folder: Path, *, calibrated: bool
+def write_program(
+    record: ProgramRecord,
+    plan: DiscoveryPlan,
+    name: str,
+    report: Sequence[HeldOutResult],
+    folder: Path,
+    *,
+    calibrated: bool,
 ) -> Path:
     """Write the two files of a promoted program, the manifest last, and return the source's file."""
     queries = sum(one.queries for one in record.tasks.values())
     manifest = Manifest(
         name=name,
-        sha256=digest(record.proposal.source),
+        sha256=program_digest(record.proposal.source),
         readings=tuple(sorted(_readings(record))),
         passes=sum(one.query_texts for one in record.tasks.values()) / queries,
         cost=round(record.cost or 1.0, 3),
@@ -126,7 +133,7 @@ def write(
             "encoder": plan.identity,
             "search": {task: one.delta for task, one in record.tasks.items()},
             "held_out": [one.as_json() for one in report],
-            "promoted": now(),
+            "promoted": timestamp(),
         },
     )
     path = folder / f"{name}.py"
@@ -137,7 +144,7 @@ def write(
     return path
 
 
-def exported(records: Sequence[Record]) -> bytes:
+def exported_program(records: Sequence[ProgramRecord]) -> bytes:
     """Return all programs that a search has found, as JSON lines for `--proposer`."""
     proposals = [record.proposal.model_dump(mode="json") for record in records if record.generation > 0]
     return b"".join(orjson.dumps(one) + b"\n" for one in proposals)
@@ -157,5 +164,5 @@ def _held(task: DiscoveryTask, values: Any) -> HeldOutResult:
     )
 
 
-def _readings(record: Record) -> frozenset[str]:
+def _readings(record: ProgramRecord) -> frozenset[str]:
     return frozenset(reading for one in record.tasks.values() for reading in one.readings)

@@ -15,7 +15,7 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from es_ttc.errors import ConfigurationError
-from es_ttc.rescorers.programs.source import Reason
+from es_ttc.rescorers.programs.source import RefusalReason
 
 
 def _written(text: str) -> str:
@@ -77,7 +77,7 @@ class Figures(_Model):
     fingerprint: str = ""
 
 
-class Record(Figures):
+class ProgramRecord(Figures):
     """One line of the memory: the result of one generation."""
 
     kind: Literal["program"] = "program"
@@ -85,7 +85,7 @@ class Record(Figures):
     name: str
     proposal: ProposedProgram
     verdict: Literal["measured", "rejected"]
-    reason: Reason | None = None
+    reason: RefusalReason | None = None
     detail: Text = ""
     admitted: bool = False
     seconds: float = 0.0
@@ -123,7 +123,7 @@ class DiscoveryPlan(_Model):
     distance: float = 0.02
 
 
-FILE = "memory.jsonl"
+MEMORY_FILE = "memory.jsonl"
 
 
 class SearchLog:
@@ -131,7 +131,7 @@ class SearchLog:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / FILE
+        self.path = folder / MEMORY_FILE
         self._file = self.path.open("ab+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +152,7 @@ class SearchLog:
         self._file.close()
 
     @property
-    def records(self) -> Sequence[Record]:
+    def records(self) -> Sequence[ProgramRecord]:
         """All generations, oldest first."""
         return self._records
 
@@ -161,7 +161,7 @@ class SearchLog:
         self._write(plan.model_dump(mode="json"))
         self.plan = plan
 
-    def append(self, record: Record) -> None:
+    def append(self, record: ProgramRecord) -> None:
         """Write a generation; it is on disk when this returns."""
         self._write(record.model_dump(mode="json"))
         self._records.append(record)
@@ -172,9 +172,9 @@ class SearchLog:
         os.fsync(self._file.fileno())
 
 
-def read(folder: Path) -> tuple[DiscoveryPlan, list[Record]]:
+def read_memory(folder: Path) -> tuple[DiscoveryPlan, list[ProgramRecord]]:
     """Return a memory, also of a running search; an incomplete last line is left out."""
-    path = folder / FILE
+    path = folder / MEMORY_FILE
     try:
         content = path.read_bytes()
     except OSError:
@@ -196,15 +196,15 @@ def _cut(descriptor: int) -> bytes:
     return content[:whole]
 
 
-def _read(path: Path, content: bytes) -> tuple[DiscoveryPlan | None, list[Record]]:
+def _read(path: Path, content: bytes) -> tuple[DiscoveryPlan | None, list[ProgramRecord]]:
     plan: DiscoveryPlan | None = None
-    records: list[Record] = []
+    records: list[ProgramRecord] = []
     for number, line in enumerate(content.splitlines(), 1):
         try:
             if number == 1:
                 plan = DiscoveryPlan.model_validate_json(line)
             else:
-                records.append(Record.model_validate_json(line))
+                records.append(ProgramRecord.model_validate_json(line))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise ConfigurationError(f"[{path}] line {number} is no record of a search: {first['msg']}") from error

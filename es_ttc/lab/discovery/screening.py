@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 
-from es_ttc.lab.discovery.records import Record
-from es_ttc.rescorers.programs.source import Reason, Refused, check, parse
+from es_ttc.lab.discovery.records import ProgramRecord
+from es_ttc.rescorers.programs.source import RefusalReason, Refused, check, parse
 
 
 class ProposedPrograms:
@@ -24,17 +24,18 @@ class ProposedPrograms:
         check(source)
         known = self._texts.get(source.strip())
         if known is not None:
-            raise Refused(Reason.EVALUATED_ONCE, f"the same text as [{known}], which has had its evaluation")
+            raise Refused(RefusalReason.EVALUATED_ONCE, f"the same text as [{known}], which has had its evaluation")
         alike = self._skeletons.get(skeleton(source))
         if alike is not None:
             raise Refused(
-                Reason.EVALUATED_ONCE, f"[{alike}] with other constants: constants are fixed, there is no sweep"
+                RefusalReason.EVALUATED_ONCE, f"[{alike}] with other constants: constants are fixed, there is no sweep"
             )
         own = shapes(source)
         near = min(((distance(own, other), name) for name, other in self._shapes), default=(1.0, ""))
         if near[0] < self._least:
             raise Refused(
-                Reason.NOT_DISTINCT, f"a distance of {near[0]:.3f} from [{near[1]}]; {self._least:g} is the least"
+                RefusalReason.NOT_DISTINCT,
+                f"a distance of {near[0]:.3f} from [{near[1]}]; {self._least:g} is the least",
             )
 
     def add(self, name: str, source: str) -> None:
@@ -48,7 +49,7 @@ class ProposedPrograms:
         self._shapes.append((name, own))
 
 
-def registry_of(records: Iterable[Record], least: float) -> ProposedPrograms:
+def registry_of(records: Iterable[ProgramRecord], least: float) -> ProposedPrograms:
     """Return the registry of a memory: the programs that were measured or failed when they were run."""
     registry = ProposedPrograms(least)
     for record in records:
@@ -57,7 +58,15 @@ def registry_of(records: Iterable[Record], least: float) -> ProposedPrograms:
     return registry
 
 
-_UNREAD = frozenset({Reason.SYNTAX, Reason.INTERFACE, Reason.NO_PROPOSAL, Reason.NOT_DISTINCT, Reason.EVALUATED_ONCE})
+_UNREAD = frozenset(
+    {
+        RefusalReason.SYNTAX,
+        RefusalReason.INTERFACE,
+        RefusalReason.NO_PROPOSAL,
+        RefusalReason.NOT_DISTINCT,
+        RefusalReason.EVALUATED_ONCE,
+    }
+)
 
 
 _HEIGHTS = (1, 2, 3)

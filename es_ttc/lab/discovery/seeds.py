@@ -56,7 +56,7 @@ KNOWN: dict[str, Tree] = {
 }
 
 
-ORIGIN = "seed"
+SEED_ORIGIN = "seed"
 
 
 def seed(entry: Entry) -> ProposedProgram:
@@ -64,8 +64,8 @@ def seed(entry: Entry) -> ProposedProgram:
     tree = KNOWN.get(entry.name)
     summary = f"{entry.title} (section {entry.section})."
     return ProposedProgram(
-        source=source_of(entry) if tree is None else render(tree, summary),
-        origin=ORIGIN,
+        source=program_source(entry) if tree is None else render(tree, summary),
+        origin=SEED_ORIGIN,
         title=entry.name,
         novelty=summary,
         genome=None if tree is None else tree.as_json(),
@@ -77,7 +77,7 @@ def seeds(*, cheap: bool = False) -> list[ProposedProgram]:
     return [seed(entry) for entry in CATALOGUE.values() if not (cheap and entry.passes)]
 
 
-def source_of(entry: Entry) -> str:
+def program_source(entry: Entry) -> str:
     """Return a program's function with what it imports, and what it takes from the programs before it."""
     own = inspect.getsource(entry.program)
     used = {node.id for node in ast.walk(ast.parse(own)) if isinstance(node, ast.Name)} - {entry.name}

@@ -7,8 +7,8 @@ from typing import Any
 
 from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import InvalidRequest
-from es_ttc.lab.discovery.records import DiscoveryPlan, LlmUsage, Record
-from es_ttc.lab.discovery.seeds import ORIGIN
+from es_ttc.lab.discovery.records import DiscoveryPlan, LlmUsage, ProgramRecord
+from es_ttc.lab.discovery.seeds import SEED_ORIGIN
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -21,22 +21,22 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return front
 
 
-def measured(records: Iterable[Record]) -> list[Record]:
+def measured_records(records: Iterable[ProgramRecord]) -> list[ProgramRecord]:
     """Return the programs with results."""
     return [record for record in records if record.verdict == "measured"]
 
 
-def frontier(records: Iterable[Record]) -> list[Record]:
+def frontier(records: Iterable[ProgramRecord]) -> list[ProgramRecord]:
     """Return the programs with a gain for which no other one is as cheap and as good, by cost.
 
     P0 has cost 1 and gain 0; of equal programs the first is kept.
     """
-    known = measured(records)
+    known = measured_records(records)
     points = [(1.0, 0.0), *((record.cost or 1.0, record.mean or 0.0) for record in known)]
     return [known[place - 1] for place in pareto_front(points) if place]
 
 
-def admits(mean: float, records: Sequence[Record]) -> bool:
+def admits(mean: float, records: Sequence[ProgramRecord]) -> bool:
     """Return whether a program enters the paper's frontier (section 3.5), whatever it costs.
 
     "[I]ts mean difference is positive and exceeds every previously admitted program."
@@ -45,10 +45,10 @@ def admits(mean: float, records: Sequence[Record]) -> bool:
     return mean > 0 and mean > best
 
 
-def status(plan: DiscoveryPlan, records: Sequence[Record]) -> dict[str, Any]:
+def discovery_status(plan: DiscoveryPlan, records: Sequence[ProgramRecord]) -> dict[str, Any]:
     """Return the state of a search as JSON-ready values."""
-    grown = [record for record in records if record.proposal.origin != ORIGIN]
-    best = max(measured(records), key=lambda record: record.mean or 0.0, default=None)
+    grown = [record for record in records if record.proposal.origin != SEED_ORIGIN]
+    best = max(measured_records(records), key=lambda record: record.mean or 0.0, default=None)
     return {
         "proposer": plan.proposer,
         "encoder": plan.encoder,
@@ -64,10 +64,10 @@ def status(plan: DiscoveryPlan, records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def shares(grown: Sequence[Record]) -> dict[str, Any]:
+def shares(grown: Sequence[ProgramRecord]) -> dict[str, Any]:
     """Return the shares of proposals that were valid, rejected by reason, better than P0, better than all before."""
     reasons = Counter(str(record.reason) for record in grown if record.reason is not None)
-    valid = measured(grown)
+    valid = measured_records(grown)
     return {
         "all": len(grown),
         "valid": len(valid),
@@ -77,7 +77,7 @@ def shares(grown: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def line(record: Record) -> dict[str, Any]:
+def line(record: ProgramRecord) -> dict[str, Any]:
     """Return a description of a program in one line."""
     return {
         "name": record.name,
@@ -92,7 +92,7 @@ def line(record: Record) -> dict[str, Any]:
     }
 
 
-def named(records: Sequence[Record], name: str, folder: Path) -> Record:
+def named(records: Sequence[ProgramRecord], name: str, folder: Path) -> ProgramRecord:
     """Return a program of a search by its name."""
     by_name = {record.name: record for record in records}
     if name not in by_name:
@@ -100,7 +100,7 @@ def named(records: Sequence[Record], name: str, folder: Path) -> Record:
     return by_name[name]
 
 
-def llm(records: Sequence[Record]) -> LlmUsage:
+def llm(records: Sequence[ProgramRecord]) -> LlmUsage:
     """Return the cost of all proposals at an endpoint."""
     used = [record.proposal.llm for record in records if record.proposal.llm is not None]
     return LlmUsage(

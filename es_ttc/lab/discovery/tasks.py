@@ -17,10 +17,10 @@ from es_ttc.lab.demo import limit_style, stdlib
 from es_ttc.lab.discovery.records import DiscoveryPlan, TaskPlan
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, splits
 from es_ttc.lab.evaluation.features import CorpusFeatures, encode_corpus, encode_queries
-from es_ttc.lab.evaluation.metrics import score_by
+from es_ttc.lab.evaluation.metrics import NDCG_10, score_by
 from es_ttc.lab.evaluation.rankings import ReportStage, silent, top
 from es_ttc.rescorers.programs.encoding import encode_fn
-from es_ttc.sandbox.process import Inputs, SharedMoments
+from es_ttc.sandbox.process import ProgramInputs, SharedMoments
 from es_ttc.sandbox.shared import Shared, SharedChunks, SharedTexts
 from es_ttc.vectors.chunks import GRANULARITIES, Granularity
 from es_ttc.vectors.encode import EncodeFn
@@ -28,7 +28,6 @@ from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.quantise import dequantise
 from es_ttc.vectors.tokens import Float32
 
-METRIC = "ndcg@10"
 _DEPTH = 10
 
 
@@ -60,10 +59,10 @@ class DiscoveryTask:
         return self.queries.shape[0], self.documents.shape[0]
 
     @cached_property
-    def inputs(self) -> Inputs:
+    def inputs(self) -> ProgramInputs:
         """The inputs of programs, in shared memory."""
         moments = None if self.sample is None else Moments.of(self.sample)
-        return Inputs(
+        return ProgramInputs(
             self.query_texts,
             Shared.of(self.queries),
             Shared.of(self.documents),
@@ -84,7 +83,7 @@ class DiscoveryTask:
             query: [self.document_ids[place] for place in top(row, _DEPTH).documents]
             for query, row in zip(self.qrels, scores, strict=True)
         }
-        return score_by(METRIC, self.qrels, rankings)
+        return score_by(NDCG_10, self.qrels, rankings)
 
 
 def spec_of_programs(collection: Collection, encoder: Encoder) -> IndexSpec:

@@ -70,7 +70,7 @@ class InMemoryReranker:
         return [float(score) for score in found]
 
 
-def rerank(
+def walk_and_rerank(
     method: EvaluatedMethod,
     first: Ranking,
     window: Positions,

@@ -15,7 +15,7 @@ import numpy as np
 from es_ttc.vectors.tokens import Float64
 
 RESAMPLES = 10_000
-SEED = 20_241
+SEED = 20_241  # of samples, folds and bootstraps
 CONFIDENCE = 0.95
 TIE = 0.001  # differences of at most this much are ties (Test-Time Compute for Frozen Embedding Models, section 4)
 

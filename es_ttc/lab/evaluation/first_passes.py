@@ -12,11 +12,11 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation.bm25 import Bm25
 from es_ttc.lab.evaluation.features import CorpusFeatures
 from es_ttc.lab.evaluation.methods import Bm25Params, EvaluatedMethod, FusionParams
-from es_ttc.lab.evaluation.rankings import Ranking, ReportStage, reciprocal_rank_fusion, top
+from es_ttc.lab.evaluation.rankings import Ranking, ReportStage, fuse_rankings, top
 from es_ttc.rescorers.base import Query
 from es_ttc.rescorers.similarity import shown_similarity
 
-BLOCK = 256  # queries of one matrix product
+QUERY_BLOCK = 256  # queries of one matrix product
 
 T = TypeVar("T")
 TimedRankings = tuple[list[Ranking], NDArray[np.float64]]  # a ranking a query, and the seconds that each took
@@ -84,8 +84,8 @@ class FirstPasses:
         reach = min(self.reach, int(features.present.sum()))
         rankings: list[Ranking] = []
         start = time.perf_counter()
-        for block in range(0, len(vectors), BLOCK):
-            scores = shown_similarity(vectors[block : block + BLOCK] @ features.pooled.T)
+        for block in range(0, len(vectors), QUERY_BLOCK):
+            scores = shown_similarity(vectors[block : block + QUERY_BLOCK] @ features.pooled.T)
             scores[:, ~features.present] = -np.inf  # no kNN search returns a document without a vector
             rankings += [top(row, reach) for row in scores]
             progress("dense", len(rankings), len(vectors))
@@ -97,7 +97,7 @@ class FirstPasses:
         lists = [[ranking.documents[: self.reach].tolist() for ranking in rankings] for rankings, _ in parts]
 
         def fuse(rankings: Sequence[Sequence[int]]) -> Ranking:
-            fused = reciprocal_rank_fusion(rankings, params.k)[: self.reach]
+            fused = fuse_rankings(rankings, params.k)[: self.reach]
             documents = np.array([document for document, _ in fused], dtype=np.intp)
             return Ranking(documents, np.array([score for _, score in fused], dtype=np.float32))
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.common.interruption import InterruptibleRunner
-from es_ttc.lab.evaluation.adaptive_reranking import MemoryGraph, rerank
+from es_ttc.lab.evaluation.adaptive_reranking import MemoryGraph, walk_and_rerank
 from es_ttc.lab.evaluation.bm25 import Bm25
 from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.features import CorpusFeatures
-from es_ttc.lab.evaluation.first_passes import BLOCK, FirstPasses, TimedRankings, timed
+from es_ttc.lab.evaluation.first_passes import QUERY_BLOCK, FirstPasses, TimedRankings, timed
 from es_ttc.lab.evaluation.methods import EvaluatedMethod, FirstPassName
 from es_ttc.lab.evaluation.rankings import Positions, Ranking, ReportStage, Run, depth_of, reorder, silent, top
 from es_ttc.rescorers.base import Feature, Query, Rescorer, Window
@@ -174,7 +174,7 @@ class MemorySearcher:
 
         def walk(rankings: tuple[Query, Ranking]) -> Ranking:
             query, first = rankings
-            return rerank(method, first, first.documents[: self.window], graph, features, query)
+            return walk_and_rerank(method, first, first.documents[: self.window], graph, features, query)
 
         rankings, seconds = timed(walk, zip(self.queries, first_pass, strict=True), method.name, progress)
         return rankings, seconds + spent
@@ -192,8 +192,8 @@ class MemorySearcher:
         index = Bm25(self.texts) if Feature.FIRST_PASS in needs else None
         rankings: list[Ranking] = []
         start = time.perf_counter()
-        for first in range(0, len(self.queries), BLOCK):
-            block = self.queries[first : first + BLOCK]
+        for first in range(0, len(self.queries), QUERY_BLOCK):
+            block = self.queries[first : first + QUERY_BLOCK]
             lexical = None if index is None else np.stack([index.scores(query.text)[known] for query in block])
             for row in program.batch(block, window, params, lexical):
                 ranking = top(row, min(self._reach, len(known)))

@@ -13,6 +13,8 @@ import numpy as np
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.vectors.tokens import Float32, Float64
 
+NDCG_10 = "ndcg@10"  # the metric of decisions
+
 Qrels = Mapping[str, Mapping[str, int]]
 Aspects = Mapping[str, Qrels]
 Rankings = Mapping[str, Sequence[str]]

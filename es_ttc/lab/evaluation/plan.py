@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from es_ttc.lab.evaluation.through_engine import SearchedIndex
 
 MIN_UNJUDGED = 0.1  # difference in the share of unjudged documents from which a warning is given
-SHOWN = 3  # documents of each ranking that the report shows
+SHOWN_DOCUMENTS = 3  # documents of each ranking that the report shows
 
 _LABEL = 80
 
@@ -56,7 +56,10 @@ def evaluate(
         name: score(collection.qrels, run.rankings, k=k, aspects=collection.aspects, vectors=vectors)
         for name, run in runs.items()
     }
-    firsts = {name: {query: ranking[:SHOWN] for query, ranking in run.rankings.items()} for name, run in runs.items()}
+    firsts = {
+        name: {query: ranking[:SHOWN_DOCUMENTS] for query, ranking in run.rankings.items()}
+        for name, run in runs.items()
+    }
     shown = {document for rankings in firsts.values() for ranking in rankings.values() for document in ranking}
     return CollectionResult(
         name=collection.name,
@@ -150,7 +153,7 @@ def _compared(
     return results
 
 
-SPANS = SpanGrid(scale=10, stride=5)  # the grid of searched spans: ten tokens wide, one every five tokens
+SEARCHED_SPANS = SpanGrid(scale=10, stride=5)  # the grid of searched spans: ten tokens wide, one every five tokens
 
 _OF_TOKENS = frozenset({Feature.TOKENS, Feature.NORMS})
 
@@ -199,7 +202,7 @@ class EvaluationPlan:
             max_tokens=self.max_tokens,
             chunks=Feature.CHUNKS in self.features,
             reversed=Feature.REVERSED in self.features and encoder.distinguishes_roles,
-            spans=(SPANS,) if Vectors.SPANS in self._searches else (),
+            spans=(SEARCHED_SPANS,) if Vectors.SPANS in self._searches else (),
         )
 
     @property
@@ -223,11 +226,11 @@ class EvaluationPlan:
         }
 
 
-def run(
+def run_plan(
     plan: EvaluationPlan, collection: Collection, encoder: Encoder | None = None, progress: ReportStage = silent
 ) -> tuple[CollectionResult, str]:
     """Evaluate one collection; return the result, and where it was made: in memory, or the engine's version."""
-    with opened(plan, collection, encoder, progress) as (searcher, where, truncated):
+    with open_searcher(plan, collection, encoder, progress) as (searcher, where, truncated):
         if truncated:
             most = plan.max_tokens
             if encoder is not None and encoder.identity.late_interaction:  # it reads one window of a text
@@ -246,10 +249,10 @@ def require_no_engine(methods: Sequence[EvaluatedMethod]) -> None:
 
 
 @contextmanager
-def opened(
+def open_searcher(
     plan: EvaluationPlan, collection: Collection, encoder: Encoder | None, progress: ReportStage
 ) -> Iterator[tuple[Searcher, str, int]]:
-    """Yield the searcher, where it searches, and the number of truncated documents; see :func:`run`."""
+    """Yield the searcher, where it searches, and the number of truncated documents; see :func:`run_plan`."""
     if plan.engine is not None:
         with _through_engine(plan, plan.engine, collection, encoder, progress) as (searcher, index):
             yield searcher, product_and_version(index.runner.run(index.engine.capabilities())), index.truncated

@@ -11,7 +11,7 @@ import psutil
 from es_ttc.engine.protocol import Capabilities
 from es_ttc.engine.versions import dotted
 
-PACKAGES = (
+REPORTED_PACKAGES = (
     "es-ttc",
     "numpy",
     "torch",
@@ -30,7 +30,7 @@ def machine() -> str:
     return f"{_processor()}, {psutil.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}"
 
 
-def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+def versions(packages: Iterable[str] = REPORTED_PACKAGES) -> dict[str, str]:
     """Return the versions of Python and of those packages that are installed."""
     found = {"python": platform.python_version()}
     for package in packages:
@@ -46,7 +46,7 @@ def product_and_version(engine: Capabilities) -> str:
     return f"{engine.product} {dotted(engine.version)}"
 
 
-def now() -> str:
+def timestamp() -> str:
     """Return the time, ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 

@@ -51,7 +51,7 @@ def top(scores: Float32, depth: int) -> Ranking:
     return Ranking(best, scores[best])
 
 
-def reciprocal_rank_fusion(rankings: Iterable[Sequence[T]], k: int = 60) -> list[tuple[T, float]]:
+def fuse_rankings(rankings: Iterable[Sequence[T]], k: int = 60) -> list[tuple[T, float]]:
     """Return (document, score) pairs, best first: the score is the sum of 1 / (k + rank) over the rankings.
 
     Cormack, Clarke and Buettcher, *Reciprocal rank fusion outperforms Condorcet and individual rank learning methods*
@@ -73,8 +73,8 @@ def reorder(first: Ranking, window: Positions, scores: Float32) -> Ranking:
 
 ReportStage = Callable[[str, int, int], None]  # gets stage, units done, and all units
 
-MIN_DEPTH = 100
-MAX_DEPTH = 1000
+MIN_RANKING_DEPTH = 100
+MAX_RANKING_DEPTH = 1000
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -83,7 +83,7 @@ def silent(what: str, done: int, total: int) -> None:
 
 def depth_of(window: int | None, documents: int) -> int:
     """Return how many documents are ranked for each query: the window (None: all), within 100 to 1000."""
-    return min(max(window or documents, MIN_DEPTH), MAX_DEPTH, documents)
+    return min(max(window or documents, MIN_RANKING_DEPTH), MAX_RANKING_DEPTH, documents)
 
 
 class Searcher(Protocol):

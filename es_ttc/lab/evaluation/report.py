@@ -50,7 +50,7 @@ def rendered(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(score=score, signed=signed, p=p_value, milliseconds=milliseconds)
+    environment.filters.update(score=shown_score, signed=signed, p=shown_p_value, milliseconds=shown_milliseconds)
     return environment.get_template(template).render(**values)
 
 
@@ -63,7 +63,7 @@ def render(evaluation: Evaluation) -> str:
             "result": one,
             "best": {metric: best(one, metric) for metric in headline},
             "leader": leader(one, main),
-            "sentence": sentence(one, main),
+            "sentence": comparison_sentence(one, main),
             "moved": moved(one, leader(one, main), main),
             "families": families(one),
         }
@@ -76,7 +76,7 @@ def render(evaluation: Evaluation) -> str:
         headline=headline,
         main=main,
         overall=overall(evaluation.collections, main),
-        verdict=verdict,
+        verdict=significance,
         tie=TIE,
         confidence=f"{CONFIDENCE:.0%}".replace("%", " %"),
         settings={name: compact(value) for name, value in evaluation.settings.items()},
@@ -96,7 +96,7 @@ def require_writable(*, folder: Path | None = None, file: Path | None = None) ->
                 raise ConfigurationError(f"folder [{needed}] cannot be written: {error.strerror}") from error
 
 
-def write(evaluation: Evaluation, folder: Path) -> Path:
+def write_report(evaluation: Evaluation, folder: Path) -> Path:
     """Write the page and ``results.json`` into a folder and return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     page = folder / "index.html"
@@ -110,7 +110,7 @@ def results_json(evaluation: Evaluation) -> bytes:
     return orjson.dumps(evaluation.as_json(), option=orjson.OPT_INDENT_2) + b"\n"
 
 
-def score(value: float) -> str:
+def shown_score(value: float) -> str:
     """Return a number with three decimals."""
     return f"{value:.3f}"
 
@@ -121,12 +121,12 @@ def signed(value: float) -> str:
     return "0.000" if text[1:] == "0.000" else text
 
 
-def p_value(value: float) -> str:
+def shown_p_value(value: float) -> str:
     """Return a p value with three decimals, or ``< 0.001``."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def milliseconds(value: float) -> str:
+def shown_milliseconds(value: float) -> str:
     """Return a time with three significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -147,23 +147,23 @@ def leader(result: CollectionResult, metric: str) -> MethodResult:
     return max(others or result.methods.values(), key=lambda method: method.scores.mean(metric))
 
 
-def verdict(comparison: Comparison) -> str:
+def significance(comparison: Comparison) -> str:
     """Return ``better``, ``worse`` or ``no clear difference`` at the level of the interval."""
     if comparison.p >= LEVEL:
         return "no clear difference"
     return "better" if comparison.delta > 0 else "worse"
 
 
-def sentence(result: CollectionResult, metric: str) -> str:
+def comparison_sentence(result: CollectionResult, metric: str) -> str:
     """Say in words how the methods compare with the baseline, losses too."""
     compared = [method for method in result.methods.values() if method.name != result.baseline]
-    baseline = f"{result.baseline} ({score(result.methods[result.baseline].scores.mean(metric))})"
+    baseline = f"{result.baseline} ({shown_score(result.methods[result.baseline].scores.mean(metric))})"
     if not compared:
         return f"{metric} of {baseline}."
     groups: dict[str, list[str]] = {"better": [], "no clear difference": [], "worse": []}
     for method in sorted(compared, key=lambda method: -method.scores.mean(metric)):
         versus = method.versus[metric]
-        groups[verdict(versus)].append(f"{method.name} ({signed(versus.delta)})")
+        groups[significance(versus)].append(f"{method.name} ({signed(versus.delta)})")
     words = {
         "better": f"better than {baseline}",
         "no clear difference": f"not clearly different from {baseline}",

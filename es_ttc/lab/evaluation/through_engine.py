@@ -22,11 +22,11 @@ from es_ttc.index.ingest.dead_letters import DeadLetterList
 from es_ttc.index.ingest.pipeline import IngestOptions, IngestResult, ingest
 from es_ttc.index.ingest.readers import Documents, Inputs
 from es_ttc.index.mappings.index import IndexOptions, create_index
-from es_ttc.index.mappings.queries import matching, nearest
+from es_ttc.index.mappings.queries import matching, nearest_body
 from es_ttc.index.mappings.spec import VECTOR, IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, Document
 from es_ttc.lab.evaluation.methods import Bm25Params, EvaluatedMethod, FirstPassName, FusionParams
-from es_ttc.lab.evaluation.rankings import ReportStage, Run, depth_of, reciprocal_rank_fusion, silent
+from es_ttc.lab.evaluation.rankings import ReportStage, Run, depth_of, fuse_rankings, silent
 from es_ttc.reranking.index_graph import build_graph, delete_graphs
 from es_ttc.rescorers.base import Query
 from es_ttc.retrievers.base import Retriever
@@ -34,7 +34,7 @@ from es_ttc.serving.server import running_gateway
 from es_ttc.settings import EngineSettings, GatewaySettings
 from es_ttc.vectors.tokens import Float32
 
-MAX_HITS = 10_000  # `index.max_result_window`, and the gateway's maximum window
+MAX_RESULT_WINDOW = 10_000  # `index.max_result_window`, and the gateway's maximum window
 
 _TIMEOUT = "120s"
 
@@ -120,7 +120,7 @@ class EngineSearcher:
             return await self._search({"query": {"ttc": section}}, self._depth)
         if isinstance(method.params, FusionParams):
             pages = [await self._search(self._retrieving(name, text), self._reach) for name in ("bm25", "dense")]
-            fused = reciprocal_rank_fusion([page.ids for page in pages], method.params.k)[: self._depth]
+            fused = fuse_rankings([page.ids for page in pages], method.params.k)[: self._depth]
             return SearchHits(
                 [document for document, _ in fused], np.array([score for _, score in fused], dtype=np.float32)
             )
@@ -168,7 +168,7 @@ class EngineSearcher:
     def _nearest(self, text: str, reach: int) -> dict[str, Any]:
         if self.index.beside:
             return {"knn": {"field": VECTOR, "query_text": text, "k": reach}}
-        return nearest(self._vectors[text], reach, self._product)
+        return nearest_body(self._vectors[text], reach, self._product)
 
 
 def _section(name: str, method: EvaluatedMethod) -> dict[str, Any]:
@@ -189,10 +189,10 @@ def require_possible(
         return
     if first_pass == "hybrid":
         raise InvalidRequest("[first-pass] hybrid is for --engine memory: take dense or bm25 through an engine")
-    if min(window or documents, documents) > MAX_HITS:
+    if min(window or documents, documents) > MAX_RESULT_WINDOW:
         raise InvalidRequest(
             f"[window] {window or 'all'} is {min(window or documents, documents)} documents, and an engine gives up to "
-            f"{MAX_HITS}: choose a smaller window, or --engine memory"
+            f"{MAX_RESULT_WINDOW}: choose a smaller window, or --engine memory"
         )
 
 
@@ -251,7 +251,7 @@ def engine_searcher(
     """Start a gateway in front of an indexed collection and search through it."""
     connection = settings.model_dump()
     gateway = GatewaySettings(
-        **connection, host="127.0.0.1", port=0, max_window=MAX_HITS, ranking_models=ranking_models
+        **connection, host="127.0.0.1", port=0, max_window=MAX_RESULT_WINDOW, ranking_models=ranking_models
     )
     with running_gateway(gateway, load=lambda _name, _folder: encoder) as url:
         client = index.runner.run(connect(EngineSettings(**{**connection, "engine": url})))

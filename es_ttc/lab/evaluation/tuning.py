@@ -26,6 +26,7 @@ from es_ttc.vectors.tokens import Float64
 
 Grid = Mapping[str, Sequence[Any]]
 
+FOLDS = 5  # of a cross-fit
 MAX_COMBINATIONS = 2_000
 _ALIKE = 1e-12  # means that differ by less are equal: rounding must not choose
 
@@ -53,7 +54,7 @@ class Tuning:
         return self.candidates[self.chosen]
 
 
-def candidates(
+def grid_candidates(
     name: str, params: Mapping[str, Any] | None = None, grid: Grid | None = None
 ) -> tuple[EvaluatedMethod, ...]:
     """Return a method with every combination of a grid's values, the one with its defaults first."""
@@ -80,7 +81,7 @@ def _combinations(grid: Grid) -> list[dict[str, Any]]:
     return [dict(zip(grid, combination, strict=True)) for combination in product(*grid.values())] if grid else []
 
 
-def tune(
+def tune_method(
     collection: Collection,
     methods: Sequence[EvaluatedMethod],
     searcher: Searcher,
@@ -108,8 +109,8 @@ def tune(
 def choose(
     metric: str, methods: tuple[EvaluatedMethod, ...], values: Float64, *, folds: int | None = None, seed: int = SEED
 ) -> Tuning:
-    """Choose from values that are known, ``(c, q)``; see :func:`tune`."""
-    chosen = best(values)
+    """Choose from values that are known, ``(c, q)``; see :func:`tune_method`."""
+    chosen = best_candidate(values)
     by_fold, reached = ((), values[chosen]) if folds is None else cross_fitted(values, folds, seed)
     return Tuning(metric, methods, values, chosen, by_fold, reached, compared(reached, values[0], seed))
 
@@ -117,7 +118,7 @@ def choose(
 def cross_fitted(values: Float64, folds: int, seed: int) -> tuple[tuple[int, ...], Float64]:
     """Return the candidate that the queries outside of each fold choose, and each query's value under it, ``(q,)``."""
     fold = fold_of(values.shape[1], folds, seed)
-    by_fold = tuple(best(values[:, fold != one]) for one in range(folds))
+    by_fold = tuple(best_candidate(values[:, fold != one]) for one in range(folds))
     reached: Float64 = values[np.array(by_fold)[fold], np.arange(values.shape[1])]
     return by_fold, reached
 
@@ -128,7 +129,7 @@ def compared(ours: Float64, theirs: Float64, seed: int = SEED) -> Comparison:
     return compare(ours, theirs, means[:, 0], means[:, 1])
 
 
-def best(values: Float64) -> int:
+def best_candidate(values: Float64) -> int:
     """Return the place of the greatest mean; of equal ones the first."""
     means = values.mean(axis=1)
     return int(np.argmax(means >= means.max() - _ALIKE))
@@ -178,7 +179,7 @@ def summary_of(
         **settings,
         "tried": [{"params": given_params(found.candidates[place]), "value": means[place]} for place in shown],
         "versions": provenance.versions(),
-        "date": provenance.now(),
+        "date": provenance.timestamp(),
     }
 
 

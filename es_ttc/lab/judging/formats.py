@@ -17,12 +17,11 @@ import orjson
 from es_ttc.common.text_files import csv_rows, parsed_json, text_lines, whole_text
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.datasets import QRELS, QUERIES, load_queries
-from es_ttc.lab.judging.records import GRADES, MAX_DEPTH, query_id
+from es_ttc.lab.evaluation.metrics import Qrels
+from es_ttc.lab.judging.records import GRADES, MAX_POOL_DEPTH, query_id
 
 _QUEPID = ("query", "docid", "rating")
 _WORKBENCH_TYPE = "IMPORT_JUDGMENT"
-
-Qrels = Mapping[str, Mapping[str, int]]
 
 
 class Format(StrEnum):
@@ -67,7 +66,7 @@ class Judged:
         return Judged({query: self.texts[query] for query in left}, left)
 
 
-def read(form: Format, path: Path, known: Mapping[str, str], *, split: str, highest: float | None) -> Judged:
+def read_judgements(form: Format, path: Path, known: Mapping[str, str], *, split: str, highest: float | None) -> Judged:
     """Read a file or folder of judgements."""
     texts = known
     match form:
@@ -128,7 +127,7 @@ def read_runs(path: Path) -> dict[str, dict[str, tuple[str, ...]]]:
         raise ConfigurationError(f"[{path}] holds no run")
     return {
         tag: {
-            query: tuple(dict.fromkeys(document for _, _, document in sorted(run)))[:MAX_DEPTH]
+            query: tuple(dict.fromkeys(document for _, _, document in sorted(run)))[:MAX_POOL_DEPTH]
             for query, run in by_query.items()
         }
         for tag, by_query in found.items()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from es_ttc.llm import JsonSchema, LanguageModel, Message, Prompt, first_json
 
-PREFIX = "llm:"  # begins the name of a model as a judge, which its own name follows
-MAX_CHARACTERS = 6_000  # characters of a document that the model reads
+JUDGE_PREFIX = "llm:"  # begins the name of a model as a judge, which its own name follows
+MAX_DOCUMENT_CHARACTERS = 6_000  # characters of a document that the model reads
 _TOKENS = 20
 _PROMPT = Prompt(
     "grade",
@@ -39,13 +39,13 @@ _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _GRADE = re.compile(r"(?<![\d.])[0-3](?!\d|\.\d)")
 
 
-async def graded(model: LanguageModel, pairs: Sequence[tuple[str, str]]) -> list[int | None]:
+async def llm_grades(model: LanguageModel, pairs: Sequence[tuple[str, str]]) -> list[int | None]:
     """Return an opened model's grades of pairs of a query's and a document's text; None where an answer holds none."""
     return list(await asyncio.gather(*(_grade(model, query, document) for query, document in pairs)))
 
 
 async def _grade(model: LanguageModel, query: str, document: str) -> int | None:
-    prompt = _PROMPT.render(query=_line(query), document=_line(document)[:MAX_CHARACTERS])
+    prompt = _PROMPT.render(query=_line(query), document=_line(document)[:MAX_DOCUMENT_CHARACTERS])
     if model.api == "chat":
         turns = [Message("user", prompt)]
         reply = await model.chat(turns, schema=_SCHEMA, max_tokens=_TOKENS, temperature=0.0)

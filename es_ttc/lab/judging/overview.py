@@ -16,9 +16,9 @@ import numpy as np
 
 from es_ttc.errors import EngineError, InvalidRequest, NotAllowed
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.judging.records import GRADES, Judgement, PooledQuery, Source
+from es_ttc.lab.judging.records import GRADES, Judgement, JudgementSource, PooledQuery
 from es_ttc.lab.judging.standing import Standing, TunedWeights, standing, tuned_weights
-from es_ttc.lab.judging.store import SIGNALS, JudgementStore
+from es_ttc.lab.judging.store import SIGNALS_INDEX, JudgementStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,19 @@ def median_grades(judgements: Iterable[Judgement], *, with_llm: bool = False) ->
 
     The lower of two middle grades counts. A language model's grades count only `with_llm`.
     """
-    given: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    all_grades: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for one in judgements:
-        if with_llm or one.source is not Source.LLM:
-            given[one.query][one.document].append(one.grade)
+        if with_llm or one.source is not JudgementSource.LLM:
+            all_grades[one.query][one.document].append(one.grade)
     return {
         query: {document: int(np.median(grades)) for document, grades in documents.items()}
-        for query, documents in given.items()
+        for query, documents in all_grades.items()
     }
 
 
-def counts_by_judge(judgements: Iterable[Judgement]) -> Mapping[str, tuple[Source, int]]:
+def counts_by_judge(judgements: Iterable[Judgement]) -> Mapping[str, tuple[JudgementSource, int]]:
     """Return each judge's source and number of judgements."""
-    counts: dict[str, tuple[Source, int]] = {}
+    counts: dict[str, tuple[JudgementSource, int]] = {}
     for one in judgements:
         counts[one.judge] = (one.source, counts.get(one.judge, (one.source, 0))[1] + 1)
     return dict(sorted(counts.items()))
@@ -110,7 +110,7 @@ class Overview:
         return agreement(self.judgements)
 
     @cached_property
-    def judges(self) -> Mapping[str, tuple[Source, int]]:
+    def judges(self) -> Mapping[str, tuple[JudgementSource, int]]:
         """Each judge's kind and number of judgements."""
         return counts_by_judge(self.judgements)
 
@@ -202,7 +202,7 @@ async def read_overview(store: JudgementStore, *, with_llm: bool = False, signal
         except EngineError as error:
             if error.upstream_status != NotAllowed.status:
                 raise
-            reason = f"weights are chosen from the pools' signals, and you may not read index [{SIGNALS}]"
+            reason = f"weights are chosen from the pools' signals, and you may not read index [{SIGNALS_INDEX}]"
         else:
             pools = [replace(one, signals=logged.get(one.id)) for one in pools]
     return Overview(store.index, pools, judgements, with_llm, reason, sorted(store.unreadable))

@@ -12,14 +12,14 @@ import numpy as np
 import orjson
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.lab.ranking.pools import Pool, Pools, graded
+from es_ttc.lab.ranking.pools import Pool, Pools, pool_grades
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import Trust
 from es_ttc.vectors.tokens import Float32
 
 GRADES = (0, 1, 2, 3)  # not relevant, slightly relevant, relevant, highly relevant
 DEFAULT_DEPTH = 10
-MAX_DEPTH = 100  # documents of each method's run that are judged at most, and documents of a run that are kept
+MAX_POOL_DEPTH = 100  # documents of each method's run that are judged at most, and documents of a run that are kept
 MAX_METHODS = 8
 MAX_NAME_LENGTH = 100  # characters of a judge's name
 MAX_ID_LENGTH = 512  # bytes of the id of a query or a document: the engines' own limit of ids
@@ -27,7 +27,7 @@ MAX_TEXT_LENGTH = 10_000  # characters of a query
 MAX_METHOD_LENGTH = 1_000  # characters of a method with its parameters
 
 
-class Source(StrEnum):
+class JudgementSource(StrEnum):
     """Where a judgement comes from."""
 
     PERSON = "person"
@@ -74,7 +74,7 @@ class LoggedSignals:
 
     def pool(self, query: str, judged: Mapping[str, int]) -> Pool:
         """Return the pool with the grades of its documents; a document without a grade counts as not relevant."""
-        return Pool(query, self.documents, self.scores, self.trust, *graded(self.documents, judged))
+        return Pool(query, self.documents, self.scores, self.trust, *pool_grades(self.documents, judged))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Judgement:
     document: str
     judge: str
     grade: int
-    source: Source = Source.PERSON
+    source: JudgementSource = JudgementSource.PERSON
 
     def __post_init__(self) -> None:
         check_id("query", self.query)
@@ -134,18 +134,18 @@ class PooledQuery:
             raise InvalidRequest(
                 f"the text of query [{self.id}] has {len(self.text)} characters: give 1 to {MAX_TEXT_LENGTH:,}"
             )
-        if not 1 <= self.depth <= MAX_DEPTH:
-            raise InvalidRequest(f"[depth] is {self.depth}: give 1 to {MAX_DEPTH}")
+        if not 1 <= self.depth <= MAX_POOL_DEPTH:
+            raise InvalidRequest(f"[depth] is {self.depth}: give 1 to {MAX_POOL_DEPTH}")
         if len(self.methods) > MAX_METHODS:
             raise InvalidRequest(f"[methods] names {len(self.methods)}, and up to {MAX_METHODS} are pooled: name fewer")
         names = [one.name for one in self.methods]
         if len(set(names)) < len(names):
             raise InvalidRequest("[methods] names a method twice with the same parameters: name it once")
         for name, run in zip(names, self.runs, strict=True):
-            if len(run) > MAX_DEPTH or len(set(run)) < len(run):
+            if len(run) > MAX_POOL_DEPTH or len(set(run)) < len(run):
                 raise InvalidRequest(
                     f"the run of [{name}] for query [{self.id}] has {len(run)} documents, {len(set(run))} different: "
-                    f"give up to {MAX_DEPTH}, each once"
+                    f"give up to {MAX_POOL_DEPTH}, each once"
                 )
             for document in run:
                 check_id("document", document)
@@ -199,7 +199,9 @@ def _digest(parts: Sequence[str]) -> str:
     return sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def pools_of(index: str, signals: Sequence[tuple[str, LoggedSignals]], qrels: Mapping[str, Mapping[str, int]]) -> Pools:
+def logged_pools(
+    index: str, signals: Sequence[tuple[str, LoggedSignals]], qrels: Mapping[str, Mapping[str, int]]
+) -> Pools:
     """Return the pools of judged queries whose signals are kept, with the judgements of now."""
     first = signals[0][1]
     pools = tuple(one.pool(query, qrels[query]) for query, one in signals)

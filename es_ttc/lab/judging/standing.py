@@ -6,30 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.lab.evaluation.bootstrap import (
-    TRUSTED_QUERIES,
-    Comparison,
-    Interval,
-    compare,
-    interval,
-    resampled_means,
-)
-from es_ttc.lab.judging.records import LoggedSignals, PooledQuery, pools_of
+from es_ttc.lab.evaluation.bootstrap import TRUSTED_QUERIES, Comparison, Interval, compare, interval, resampled_means
+from es_ttc.lab.evaluation.metrics import NDCG_10, Qrels
+from es_ttc.lab.evaluation.tuning import FOLDS
+from es_ttc.lab.judging.records import LoggedSignals, PooledQuery, logged_pools
 from es_ttc.lab.ranking.graded import values_of
 from es_ttc.lab.ranking.weights import WeightTuning, summary_of_weights, tune_weights
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.vectors.tokens import Float64
 
-METRIC = "ndcg@10"
 CUTOFF = 10
-FOLDS = 5
 FEWEST_QUERIES = TRUSTED_QUERIES
 """Judged queries below which no method is clearly the best and, with a relevant document, no weights are chosen.
 
 With some 20 queries weights that seemed clearly better lost on test queries (docs/results/judging.md).
 """
-
-Qrels = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +36,7 @@ class MethodStanding:
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
         low, high, behind = self.interval.low, self.interval.high, self.behind
-        found = {"method": self.method, METRIC: self.ndcg, "low": low, "high": high}
+        found = {"method": self.method, NDCG_10: self.ndcg, "low": low, "high": high}
         difference = behind and {
             "delta": behind.delta,
             "low": behind.interval.low,
@@ -113,7 +104,7 @@ def _values(name: str, judged: Sequence[PooledQuery], qrels: Qrels, grades: Sequ
     for row, query in zip(ranked, judged, strict=True):
         found = [qrels[query.id].get(document, 0) for document in query.run_of(name)[:CUTOFF]]
         row[: len(found)] = found
-    return values_of(METRIC, ranked, grades)
+    return values_of(NDCG_10, ranked, grades)
 
 
 def _unjudged(run: Sequence[str], judged: Mapping[str, int]) -> float:
@@ -156,8 +147,8 @@ def tuned_weights(index: str, queries: Sequence[PooledQuery], qrels: Qrels) -> T
         return (
             f"{len(kept)} of the judged queries have signals of one encoder: pool them in an index with token vectors"
         )
-    pools = pools_of(index, kept, qrels).of(DEFAULT_SIGNALS)
-    found = tune_weights(pools, METRIC, folds=FOLDS)
+    pools = logged_pools(index, kept, qrels).of(DEFAULT_SIGNALS)
+    found = tune_weights(pools, NDCG_10, folds=FOLDS)
     return TunedWeights(found, summary_of_weights(found, pools, FOLDS))
 
 

@@ -14,21 +14,21 @@ from pydantic import BaseModel, ConfigDict
 
 from es_ttc.engine.protocol import Engine, create_if_missing, none_if_missing
 from es_ttc.errors import EngineError, InvalidRequest, NotAllowed, UnknownIndex
-from es_ttc.index.ingest.bulk import BulkLines, record_lines, write_records
+from es_ttc.index.ingest.bulk import ActionLines, record_lines, write_records
 from es_ttc.lab.judging.records import (
     GRADES,
     Judgement,
+    JudgementSource,
     LoggedSignals,
     PooledMethod,
     PooledQuery,
-    Source,
     check_id,
     judgement_id,
     pool_id,
 )
 
-INDEX = "ttc-judgements"
-SIGNALS = "ttc-signals"
+JUDGEMENTS_INDEX = "ttc-judgements"
+SIGNALS_INDEX = "ttc-signals"
 _KEYWORD = {"type": "keyword"}
 _MAPPING: Mapping[str, Any] = {
     "settings": {"index": {"hidden": True, "number_of_shards": 1, "auto_expand_replicas": "0-1"}},
@@ -75,7 +75,7 @@ class JudgementStore:
 
     async def put_pools(self, queries: Sequence[PooledQuery]) -> None:
         """Write pooled queries without their signals; an earlier pool is replaced, its judgements and signals stay."""
-        await create_if_missing(self._engine, INDEX, _MAPPING)
+        await create_if_missing(self._engine, JUDGEMENTS_INDEX, _MAPPING)
         for some in _parts(queries, _WRITTEN_TOGETHER):
             before = await self._sources([pool_id(self.index, one.id) for one in some], "pool.text")
             for one, stored in zip(some, before, strict=True):
@@ -84,8 +84,8 @@ class JudgementStore:
                     raise InvalidRequest(
                         f"query [{one.id}] is pooled already, with the text [{text[:80]}]: give the query another id"
                     )
-            await write_records(self._engine, INDEX, [self._pool_record(one) for one in some])
-        await self._engine.refresh(INDEX)
+            await write_records(self._engine, JUDGEMENTS_INDEX, [self._pool_record(one) for one in some])
+        await self._engine.refresh(JUDGEMENTS_INDEX)
 
     async def put_signals(self, queries: Sequence[PooledQuery]) -> None:
         """Write the signals of pooled queries that have them; those of earlier pools are replaced."""
@@ -96,10 +96,10 @@ class JudgementStore:
         ]
         if not actions:
             return
-        await create_if_missing(self._engine, SIGNALS, _MAPPING)
+        await create_if_missing(self._engine, SIGNALS_INDEX, _MAPPING)
         for some in _parts(actions, _WRITTEN_TOGETHER):
-            await write_records(self._engine, SIGNALS, some)
-        await self._engine.refresh(SIGNALS)
+            await write_records(self._engine, SIGNALS_INDEX, some)
+        await self._engine.refresh(SIGNALS_INDEX)
 
     async def pools(self) -> list[PooledQuery]:
         """Return all pooled queries in the order of their ids, without signals."""
@@ -107,7 +107,7 @@ class JudgementStore:
 
     async def signals(self) -> dict[str, LoggedSignals]:
         """Return the signals of pooled queries, by query."""
-        found = await self._read("signals", _PAGE_OF_SIGNALS, _logged, SIGNALS)
+        found = await self._read("signals", _PAGE_OF_SIGNALS, _logged, SIGNALS_INDEX)
         return {query: signals for query, signals in found if signals is not None}
 
     async def pool(self, query: str) -> PooledQuery:
@@ -120,7 +120,8 @@ class JudgementStore:
             return _pooled(found)
         except _NO_RECORD as error:
             raise InvalidRequest(
-                f"the pool of query [{query}] in [{INDEX}] is no record of es-ttc: make it again, or delete [{name}]"
+                f"the pool of query [{query}] in [{JUDGEMENTS_INDEX}] is no record of es-ttc: make it again, or delete "
+                f"[{name}]"
             ) from error
 
     async def require_queries(self, queries: Iterable[str]) -> None:
@@ -133,20 +134,20 @@ class JudgementStore:
 
     async def put(self, judgements: Sequence[Judgement], taken_back: Sequence[tuple[str, str, str]] = ()) -> None:
         """Write judgements, and delete those taken back."""
-        await create_if_missing(self._engine, INDEX, _MAPPING)
+        await create_if_missing(self._engine, JUDGEMENTS_INDEX, _MAPPING)
         at = datetime.now(UTC).isoformat(timespec="seconds")
         actions = [self._judgement_record(one, at) for one in judgements]
         for query, document, judge in taken_back:
             name = judgement_id(self.index, query, document, judge)
-            actions.append(BulkLines(name, (orjson.dumps({"delete": {"_id": name}}),)))
+            actions.append(ActionLines(name, (orjson.dumps({"delete": {"_id": name}}),)))
         for some in _parts(actions, _PAGE):
-            await write_records(self._engine, INDEX, some)
-        await self._engine.refresh(INDEX)
+            await write_records(self._engine, JUDGEMENTS_INDEX, some)
+        await self._engine.refresh(JUDGEMENTS_INDEX)
 
     async def put_grades(self, qrels: Mapping[str, Mapping[str, int]], judge: str) -> int:
         """Write grades by query and document as imported ones of a judge, and return their number."""
         judgements = [
-            Judgement(query, document, judge, grade, Source.IMPORT)
+            Judgement(query, document, judge, grade, JudgementSource.IMPORT)
             for query, documents in qrels.items()
             for document, grade in documents.items()
         ]
@@ -186,10 +187,12 @@ class JudgementStore:
         if not names:
             return []
         docs = [{"_id": name, "_source": [part] if part else True} for name in names]
-        answer = await none_if_missing(self._engine.request("POST", f"/{INDEX}/_mget", body={"docs": docs}))
+        answer = await none_if_missing(self._engine.request("POST", f"/{JUDGEMENTS_INDEX}/_mget", body={"docs": docs}))
         return [None] * len(names) if answer is None else [_source_of(one) for one in answer["docs"]]
 
-    async def _read(self, kind: str, size: int, read: Callable[[dict[str, Any]], T], index: str = INDEX) -> list[T]:
+    async def _read(
+        self, kind: str, size: int, read: Callable[[dict[str, Any]], T], index: str = JUDGEMENTS_INDEX
+    ) -> list[T]:
         """Return all records of a kind but those that another program or a person has written wrongly."""
         found = []
         async for hit in self._hits(kind, size, index):
@@ -215,15 +218,15 @@ class JudgementStore:
                 return
             body["search_after"] = hits[-1]["sort"]
 
-    def _record(self, kind: str, name: str, query: str, **more: Any) -> BulkLines:
+    def _record(self, kind: str, name: str, query: str, **more: Any) -> ActionLines:
         return record_lines(name, {"kind": kind, "key": name, "index": self.index, "query": query, **more})
 
-    def _pool_record(self, query: PooledQuery) -> BulkLines:
+    def _pool_record(self, query: PooledQuery) -> ActionLines:
         methods = [{"method": one.method, "params": one.params} for one in query.methods]
         pool = {"text": query.text, "depth": query.depth, "methods": methods, "runs": query.runs}
         return self._record("pool", pool_id(self.index, query.id), query.id, pool=pool)
 
-    def _judgement_record(self, one: Judgement, at: str) -> BulkLines:
+    def _judgement_record(self, one: Judgement, at: str) -> ActionLines:
         name = judgement_id(self.index, one.query, one.document, one.judge)
         grade = {"document": one.document, "judge": one.judge, "source": one.source, "grade": one.grade, "at": at}
         return self._record("judgement", name, one.query, **grade)
@@ -236,7 +239,7 @@ def _source_of(one: Mapping[str, Any]) -> dict[str, Any] | None:
         return (one.get("_source") or {}) if one.get("found") else None
     if error.get("type") == UnknownIndex.type:
         return None
-    reason = f"[{INDEX}] cannot be read: {error.get('reason')}"
+    reason = f"[{JUDGEMENTS_INDEX}] cannot be read: {error.get('reason')}"
     raise NotAllowed(reason) if error.get("type") == NotAllowed.type else EngineError(reason)
 
 
@@ -263,7 +266,9 @@ def _pooled(source: Mapping[str, Any]) -> PooledQuery:
 
 
 def _judgement(source: Mapping[str, Any]) -> Judgement:
-    return Judgement(source["query"], source["document"], source["judge"], source["grade"], Source(source["source"]))
+    return Judgement(
+        source["query"], source["document"], source["judge"], source["grade"], JudgementSource(source["source"])
+    )
 
 
 def _logged(source: Mapping[str, Any]) -> tuple[str, LoggedSignals | None]:

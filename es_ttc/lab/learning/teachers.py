@@ -22,8 +22,8 @@ from es_ttc.reranking.strategies.base import PartialScores
 from es_ttc.rescorers.blend.normalise import z_scores
 from es_ttc.rescorers.blend.rescorer import RERANKER_WEIGHT
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
-from es_ttc.serving.adaptive.walk import passage_of
 from es_ttc.serving.gateway import rerankers_of
+from es_ttc.serving.strategies.walk import passage_of
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32, Float64
 
@@ -37,12 +37,12 @@ MIN_CLICKS = 2.0  # least weight of a query's clicks: one click on the first hit
 
 def blend_scores(pools: Pools) -> list[Float32]:
     """Return blend's scores of each pool's documents, by its default signals and weights."""
-    given = pools.of(DEFAULT_SIGNALS)
-    scores = by_default_weights(given, normalised(given, "z"))
+    default_signals = pools.of(DEFAULT_SIGNALS)
+    scores = by_default_weights(default_signals, normalised(default_signals, "z"))
     return [row[: len(pool.documents)] for row, pool in zip(scores, pools.pools, strict=True)]
 
 
-def softmax(scores: Float32, temperature: float) -> Float64:
+def softened(scores: Float32, temperature: float) -> Float64:
     """Return ``exp(scores / temperature)``, scaled to sum 1."""
     raised = np.exp((scores.astype(np.float64) - scores.max(initial=0.0)) / temperature)
     found: Float64 = raised / raised.sum()
@@ -84,9 +84,9 @@ def _target(
     if "clicks" in allowed and clicked.sum() >= MIN_CLICKS:
         return TeacherTarget(clicked / clicked.sum(), "clicks")
     if "reranker" in allowed and reranked:
-        return TeacherTarget(softmax(_with_reranker(pool, scores, reranked), BLEND_TEMPERATURE), "reranker")
+        return TeacherTarget(softened(_with_reranker(pool, scores, reranked), BLEND_TEMPERATURE), "reranker")
     if "blend" in allowed and len(pool.documents):
-        return TeacherTarget(softmax(scores, BLEND_TEMPERATURE), "blend")
+        return TeacherTarget(softened(scores, BLEND_TEMPERATURE), "blend")
     return TeacherTarget(np.zeros(len(pool.documents)), None)
 
 
@@ -101,7 +101,7 @@ def _with_reranker(pool: Pool, scores: Float32, reranked: Mapping[str, float]) -
 Scores = Mapping[str, Mapping[str, float]]  # by query and document
 
 
-def rerank(
+def reranker_scores(
     pools: Pools, index: str, settings: GatewaySettings, reranker: str, *, keep: Path, progress: ReportStage
 ) -> Scores:
     """Return a reranker's scores of the first documents of each pool; those in the file `keep` are not asked again."""

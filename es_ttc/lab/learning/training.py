@@ -142,7 +142,7 @@ def lists_of(pools: Pools, targets: Sequence[TeacherTarget]) -> tuple[Lists, Flo
     """Return what can be learned from: lists, the distinct documents' vectors ``(n, d)``, the pools that it is of."""
     places: dict[str, int] = {}
     rows: list[Float32] = []
-    queries, listed, given, chosen = [], [], [], []
+    queries, listed, shares, chosen = [], [], [], []
     for number, (pool, target) in enumerate(zip(pools.pools, targets, strict=True)):
         held = [place for place, vector in enumerate(pool.vectors) if vector is not None]
         total = float(target.shares[held].sum()) if len(held) > 1 else 0.0
@@ -155,5 +155,5 @@ def lists_of(pools: Pools, targets: Sequence[TeacherTarget]) -> tuple[Lists, Flo
         chosen.append(number)
         queries.append(pool.query_vector)
         listed.append(np.array([places[pool.documents[place]] for place in held], np.intp))
-        given.append(target.shares[held] / total)
-    return Lists(np.array(queries), listed, given), np.array(rows), chosen
+        shares.append(target.shares[held] / total)
+    return Lists(np.array(queries), listed, shares), np.array(rows), chosen

@@ -12,7 +12,7 @@ from es_ttc.vectors.tokens import Float64
 Grades = NDArray[np.int64]
 
 
-def depth_of(metric: str) -> int | None:
+def depth_of_metric(metric: str) -> int | None:
     """Return how many of the first documents a metric reads; None for all."""
     _, _, cutoff = metric.partition("@")
     return int(cutoff) if cutoff else None
@@ -27,7 +27,7 @@ def grader(metric: str, judged: Sequence[Grades]) -> Callable[[Grades], Float64]
     """Return a function of rankings that computes a metric of each query, ``(q,)``; common parts are computed once."""
     check_metric(metric)
     family, _, _ = metric.partition("@")
-    depth = depth_of(metric)
+    depth = depth_of_metric(metric)
     relevant = np.array([(grades > 0).sum() for grades in judged], np.float64)
     whole = _ideal(judged, depth or 0) if family == "ndcg" else relevant
 

@@ -29,7 +29,7 @@ from es_ttc.index.mappings.spec import CHUNKS, IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection, only
 from es_ttc.lab.evaluation.provenance import product_and_version
 from es_ttc.lab.evaluation.rankings import ReportStage, silent
-from es_ttc.lab.ranking.pools import Pool, Pools, graded, pool_of
+from es_ttc.lab.ranking.pools import Pool, Pools, pool_grades, window_pool
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
 from es_ttc.rescorers.blend.signals import SIGNALS, SignalName, read_by, signal_matrix
@@ -228,7 +228,7 @@ class PoolLog:
             present={Feature.FIRST_PASS: np.arange(len(found.hits)) < found.first},
         )
         trust = Trust.of(query, window, scored.reads)
-        return replace(pool_of(name, query, window, scored.signals, trust, judged), vectors=scored.vectors)
+        return replace(window_pool(name, query, window, scored.signals, trust, judged), vectors=scored.vectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ def read_pools(file: Path, judged: Collection) -> list[Pool]:
                 tuple(names),
                 scores[own],
                 Trust(words, read, bool(few_words)),
-                *graded(names, judged.qrels[query]),
+                *pool_grades(names, judged.qrels[query]),
                 query_vector=queries[number],
                 vectors=[None if place < 0 else vectors[place] for place in places[own]],
             )

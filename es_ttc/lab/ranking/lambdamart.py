@@ -16,11 +16,11 @@ from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.lab.evaluation.tuning import compared, fold_of
 from es_ttc.lab.ranking.pools import Pool, Pools
-from es_ttc.lab.ranking.weights import measure, values_of_default
+from es_ttc.lab.ranking.weights import measure_weights, values_of_default
 from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
-from es_ttc.rescorers.learned.scores import features_of, learned_scores, rows_of, start_of
+from es_ttc.rescorers.learned.scores import learned_scores, model_features, start_of, tree_rows
 from es_ttc.rescorers.learned.trees import Missing, Trees
 from es_ttc.vectors.tokens import Float32, Float64
 
@@ -63,7 +63,7 @@ class RankTraining:
         return self.against_default.interval.low > 0
 
 
-def train(
+def train_trees(
     pools: Pools,
     metric: str,
     *,
@@ -81,11 +81,11 @@ def train(
     pools = pools.of(names)
     reached = np.zeros(len(pools))
     for one in range(folds):
-        trees, _ = fit(pools.some(np.flatnonzero(fold != one)), options, fields)
+        trees, _ = fit_trees(pools.some(np.flatnonzero(fold != one)), options, fields)
         held_out = np.flatnonzero(fold == one)
         reached[held_out] = values_of_trees(pools.some(held_out), trees, options.blend, metric, fields)
         progress("trees", one + 1, folds + 1)
-    trees, gains = fit(pools, options, fields)
+    trees, gains = fit_trees(pools, options, fields)
     progress("trees", folds + 1, folds + 1)
     return RankTraining(metric, trees, default, reached, compared(reached, default, seed), gains)
 
@@ -104,14 +104,16 @@ def values_of_trees(
     for row, pool, weights in zip(scores, pools.pools, pools.default_weights(), strict=True):
         columns = field_columns(fields, pool.numbers, len(pool.documents))
         row[: len(pool.documents)] = learned_scores(_features(pools, pool), columns, weights, blend, trees)
-    return measure(pools, metric)(scores)
+    return measure_weights(pools, metric)(scores)
 
 
 def _features(pools: Pools, pool: Pool) -> Float32:
-    return features_of(pools.signals, pool.scores, few_words=pool.trust.few_words)
+    return model_features(pools.signals, pool.scores, few_words=pool.trust.few_words)
 
 
-def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ()) -> tuple[Trees, dict[str, float]]:
+def fit_trees(
+    pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ()
+) -> tuple[Trees, dict[str, float]]:
     """Fit trees, and return them with the share of each signal and field in what the splits gain."""
     require_lightgbm()
     import lightgbm
@@ -129,7 +131,7 @@ def fit(pools: Pools, options: RankOptions, fields: Sequence[NumericField] = ())
     starts = [options.blend * start_of(*pair) for pair in zip(features, some.default_weights(), strict=True)]
     grades = np.concatenate([np.maximum(pool.grades, 0) for pool in useful])
     columns = [field_columns(fields, pool.numbers, len(pool.documents)) for pool in useful]
-    rows = [rows_of(*pair) for pair in zip(features, columns, strict=True)]
+    rows = [tree_rows(*pair) for pair in zip(features, columns, strict=True)]
     names = [*pools.signals, *(f"field {field.name}" for field in fields)]
     data = lightgbm.Dataset(
         np.concatenate(rows).astype(np.float64),

@@ -17,15 +17,14 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.datasets import Collection, field_values
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import resolve_one
-from es_ttc.lab.evaluation.plan import EvaluationPlan, opened
+from es_ttc.lab.evaluation.plan import EvaluationPlan, open_searcher
 from es_ttc.lab.evaluation.rankings import ReportStage, silent
+from es_ttc.lab.ranking.graded import Grades
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.blend.signals import SIGNALS, SignalName, read_by, signal_matrix
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS, Trust
 from es_ttc.vectors.codecs import StoredCodec
 from es_ttc.vectors.tokens import Float32, Float64
-
-Grades = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +107,14 @@ def collect(
     signals = [name for name in SIGNALS if name in signals or name in DEFAULT_SIGNALS]
     method = resolve_one("blend", {"signals": dict.fromkeys(signals, 1)})
     plan = EvaluationPlan((method,), first_pass="bm25", window=window, max_tokens=max_tokens, codec=codec)
-    with opened(plan, collection, encoder, progress) as (searcher, _, _):
+    with open_searcher(plan, collection, encoder, progress) as (searcher, _, _):
         assert isinstance(searcher, MemorySearcher)  # noqa: S101 - the plan has no engine
         return pools_of(
             collection, searcher, signals, encoder.identity.key, plan.settings(), fields=fields, progress=progress
         )
 
 
-def merged(every: Sequence[Pools]) -> Pools:
+def merged_pools(every: Sequence[Pools]) -> Pools:
     """Return the pools of several collections as one."""
     first, *others = every
     if not others:
@@ -146,11 +145,11 @@ def pools_of(
         pooled = {*window.ids}
         behind = [document for place in scored.first.documents if (document := ids[place]) not in pooled]
         matrix, trust = signal_matrix(signals, query, window), Trust.of(query, window)
-        pools.append(pool_of(name, query, window, matrix, trust, collection.qrels[name], behind))
+        pools.append(window_pool(name, query, window, matrix, trust, collection.qrels[name], behind))
     return Pools(collection.name, collection.split, encoder, tuple(signals), tuple(pools), settings)
 
 
-def graded(
+def pool_grades(
     documents: Sequence[str], judged: Mapping[str, int], behind: Sequence[str] = ()
 ) -> tuple[Grades, Grades, Grades]:
     """Return `grades`, `behind` and `judged` of a pool."""
@@ -158,7 +157,7 @@ def graded(
     return pooled, others, np.array(sorted(judged.values(), reverse=True), np.int64)
 
 
-def pool_of(
+def window_pool(
     name: str,
     query: Query,
     window: Window,
@@ -173,7 +172,7 @@ def pool_of(
         tuple(window.ids),
         matrix,
         trust,
-        *graded(window.ids, judged, behind),
+        *pool_grades(window.ids, judged, behind),
         numbers=window.numbers,
         query_vector=query.vectors[0],
         vectors=() if window.pooled is None else list(window.pooled),

@@ -13,17 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.lab.evaluation.bootstrap import SEED, TRUSTED_QUERIES, Comparison
-from es_ttc.lab.evaluation.tuning import compared, fold_of
+from es_ttc.lab.evaluation.tuning import FOLDS, compared, fold_of
 from es_ttc.lab.ranking.pools import Pools
 from es_ttc.lab.ranking.weights import normalised
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
 from es_ttc.rescorers.relevance import Logistic, RelevanceSignal
 from es_ttc.vectors.tokens import Float64
 
-DEPTH = 10  # first hits of each query that are fitted
-FOLDS = 5
-SIZES = (20, 50, 100, 300)  # numbers of judged queries for which figures are shown
-MIN_QUERIES = TRUSTED_QUERIES
+JUDGED_HITS = 10  # first hits of each query that are fitted
+FIGURE_SIZES = (20, 50, 100, 300)  # numbers of judged queries for which figures are shown
+MIN_CALIBRATION_QUERIES = TRUSTED_QUERIES
 MIN_HITS = 20  # least number of relevant hits, and of hits that are not relevant
 BINS = 10
 _DRAWS = 10
@@ -118,7 +117,7 @@ def judged_hits(
     means = np.einsum("qs,qns->qn", weights / weights.sum(axis=1, keepdims=True), normalised(pools, "z"))
     rows, relevant, query = [], [], []
     for place, (pool, mean) in enumerate(zip(pools.pools, means, strict=True)):
-        first = np.argsort(-mean[: len(pool.documents)], kind="stable")[:DEPTH]
+        first = np.argsort(-mean[: len(pool.documents)], kind="stable")[:JUDGED_HITS]
         signals = np.column_stack([pool.scores[first], mean[first]]).astype(np.float64)
         known = ~np.isnan(signals[:, 1:]).any(axis=1)
         if judged is not None:
@@ -132,7 +131,7 @@ def judged_hits(
     return JudgedHits(named, np.concatenate(relevant).astype(np.float64), numbers)
 
 
-def fit(hits: JudgedHits) -> Logistic:
+def fit_relevance(hits: JudgedHits) -> Logistic:
     """Fit a model; with hits of one kind only, all weights are 0."""
     signals = np.column_stack([*hits.signals.values()])
     mean, spread = signals.mean(axis=0), signals.std(axis=0) + 1e-9
@@ -162,7 +161,7 @@ def bins(relevant: Float64, predicted: Float64) -> list[Bin]:
     return [Bin(float(predicted[part].mean()), float(relevant[part].mean()), len(part)) for part in parts]
 
 
-def figures(relevant: Float64, predicted: Float64) -> FitQuality:
+def calibration_figures(relevant: Float64, predicted: Float64) -> FitQuality:
     """Return how good predicted relevances, ``(n,)``, are."""
     off = sum(abs(one.relevance - one.share) * one.hits for one in bins(relevant, predicted)) / len(relevant)
     brier = float(np.mean((predicted - relevant) ** 2))
@@ -190,7 +189,7 @@ def evaluated(hits: JudgedHits, *, seed: int = SEED) -> RelevanceFit:
     predicted, share = np.empty(len(fold)), np.empty(len(fold))
     for one in range(fold.max() + 1):
         test = fold == one
-        predicted[test] = fit(hits.of(~test)).of(hits.of(test).signals)
+        predicted[test] = fit_relevance(hits.of(~test)).of(hits.of(test).signals)
         share[test] = hits.relevant[~test].mean()
     of_share, of_model = (
         np.bincount(hits.query, (one - hits.relevant) ** 2) / np.bincount(hits.query) for one in (share, predicted)
@@ -198,12 +197,12 @@ def evaluated(hits: JudgedHits, *, seed: int = SEED) -> RelevanceFit:
     gain = compared(of_share, of_model, seed)
     return RelevanceFit(
         hits,
-        fit(hits),
-        fit(hits.without_blend),
-        figures(hits.relevant, predicted),
+        fit_relevance(hits),
+        fit_relevance(hits.without_blend),
+        calibration_figures(hits.relevant, predicted),
         bins(hits.relevant, predicted),
         gain,
-        {size: figures_of_size(hits, size, seed) for size in SIZES if size <= hits.queries // 2},
+        {size: figures_of_size(hits, size, seed) for size in FIGURE_SIZES if size <= hits.queries // 2},
         _lacking(hits, gain),
     )
 
@@ -214,7 +213,9 @@ def figures_of_size(hits: JudgedHits, size: int, seed: int = SEED) -> FitQuality
     for draw in range(_DRAWS):
         chosen = np.random.default_rng([seed, draw]).permutation(hits.queries)[:size]
         train = np.isin(hits.query, chosen)
-        found.append(figures(hits.relevant[~train], fit(hits.of(train)).of(hits.of(~train).signals)))
+        found.append(
+            calibration_figures(hits.relevant[~train], fit_relevance(hits.of(train)).of(hits.of(~train).signals))
+        )
     return mean_figures(found)
 
 
@@ -223,7 +224,7 @@ def _lacking(hits: JudgedHits, gain: Comparison) -> list[str]:
     lacking = [
         f"{count} {what}, and {least} are needed: {fix}"
         for count, least, what, fix in (
-            (hits.queries, MIN_QUERIES, "queries have judged hits", "judge more queries"),
+            (hits.queries, MIN_CALIBRATION_QUERIES, "queries have judged hits", "judge more queries"),
             (relevant, MIN_HITS, "judged hits are relevant", "judge more queries"),
             (len(hits.relevant) - relevant, MIN_HITS, "judged hits are not relevant", "judge those that are not, too"),
         )

@@ -19,7 +19,7 @@ from es_ttc.lab.evaluation.bootstrap import SEED, Comparison
 from es_ttc.lab.evaluation.methods import EvaluatedMethod
 from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.lab.evaluation.tuning import Tuning, choose, compared, cross_fitted, summary_of
-from es_ttc.lab.ranking.graded import Grades, depth_of, grader
+from es_ttc.lab.ranking.graded import Grades, depth_of_metric, grader
 from es_ttc.lab.ranking.pools import Pool, Pools
 from es_ttc.rescorers.blend.normalise import Normalisation, comparable_columns
 from es_ttc.rescorers.blend.signals import SignalName
@@ -34,7 +34,7 @@ _MAX_TRIED = 20  # candidates that a file keeps
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
+class SignalGain:
     """What a signal is worth: the metric without it, less the metric with it."""
 
     signal: SignalName
@@ -47,7 +47,7 @@ class WeightTuning:
     """Weights that were found."""
 
     tuning: Tuning
-    worth: tuple[Worth, ...]
+    worth: tuple[SignalGain, ...]
 
     @property
     def clear(self) -> bool:
@@ -69,8 +69,8 @@ def tune_weights(
     weights = weight_grid(len(names))
     values = values_of_weights(pools, normalised(pools.of(names), normalise), weights, metric, progress)
     default = values_of_default(pools, metric, normalise)[None]
-    further = {} if normalise == "z" else {"normalise": normalise}
-    methods = [_blend(further), *(_blend({"signals": _named(names, row), **further}) for row in weights)]
+    normalisation = {} if normalise == "z" else {"normalise": normalise}
+    methods = [_blend(normalisation), *(_blend({"signals": _named(names, row), **normalisation}) for row in weights)]
     tuning = choose(metric, tuple(methods), np.concatenate([default, values]), folds=folds, seed=seed)
     worth = tuple(_worth(place, name, weights, values, folds, seed) for place, name in enumerate(names))
     return WeightTuning(tuning, worth)
@@ -108,16 +108,16 @@ def weight_grid(signals: int) -> Float64:
     grid = (np.diff(edges, axis=1) - 1) / parts
     others = 1 - np.eye(signals)
     first = np.concatenate([np.full((1, signals), 1 / signals), others / others.sum(axis=1, keepdims=True)])
-    further = grid[np.argsort(np.abs(grid - first[0]).sum(axis=1), kind="stable")]
-    known = (np.abs(further[:, None] - first).max(axis=2) < _ALIKE).any(axis=1)
-    return np.concatenate([first, further[~known]])
+    others_by_distance = grid[np.argsort(np.abs(grid - first[0]).sum(axis=1), kind="stable")]
+    known = (np.abs(others_by_distance[:, None] - first).max(axis=2) < _ALIKE).any(axis=1)
+    return np.concatenate([first, others_by_distance[~known]])
 
 
 def values_of_weights(
     pools: Pools, signals: Float32, weights: Float64, metric: str, progress: ReportStage = silent
 ) -> Float64:
     """Return a metric of every candidate and query, ``(c, q)``; signals are ``(q, n, s)``, weights ``(c, s)``."""
-    measured, planes = measure(pools, metric), np.ascontiguousarray(signals.reshape(-1, signals.shape[2]).T)
+    measured, planes = measure_weights(pools, metric), np.ascontiguousarray(signals.reshape(-1, signals.shape[2]).T)
     values = np.empty((len(weights), len(pools)))
     for place, row in enumerate(weights):
         values[place] = measured(np.einsum("s,sn->n", row.astype(np.float32), planes).reshape(signals.shape[:2]))
@@ -128,17 +128,17 @@ def values_of_weights(
 def values_of_default(pools: Pools, metric: str, normalise: Normalisation = "z") -> Float64:
     """Return a metric of each query under blend's default signals and weights, ``(q,)``."""
     given = pools.of(DEFAULT_SIGNALS)
-    return measure(pools, metric)(by_default_weights(given, normalised(given, normalise)))
+    return measure_weights(pools, metric)(by_default_weights(given, normalised(given, normalise)))
 
 
-def measure(pools: Pools, metric: str) -> Callable[[Float32], Float64]:
+def measure_weights(pools: Pools, metric: str) -> Callable[[Float32], Float64]:
     """Return what computes a metric of each query, ``(q,)``, from scores; what all scores share is computed once."""
     values = grader(metric, [pool.judged for pool in pools.pools])
     grades = _padded([pool.grades for pool in pools.pools])
     lengths = np.array([len(pool.documents) for pool in pools.pools])
     beyond = np.arange(grades.shape[1]) >= lengths[:, None]
     relevant = np.nonzero(grades > 0)
-    depth = depth_of(metric)
+    depth = depth_of_metric(metric)
     reaches_behind = depth is None or depth > lengths.min()
 
     def measured(scores: Float32) -> Float64:
@@ -164,9 +164,9 @@ def by_default_weights(pools: Pools, signals: Float32) -> Float32:
     return scores
 
 
-def _worth(place: int, name: SignalName, weights: Float64, values: Float64, folds: int, seed: int) -> Worth:
+def _worth(place: int, name: SignalName, weights: Float64, values: Float64, folds: int, seed: int) -> SignalGain:
     without = weights[:, place] == 0
-    return Worth(
+    return SignalGain(
         name,
         compared(values[1 + place], values[0], seed),
         compared(cross_fitted(values[without], folds, seed)[1], cross_fitted(values, folds, seed)[1], seed),

@@ -13,19 +13,19 @@ from es_ttc.encoders.base import EncoderIdentity, Role
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.heads import Head
 from es_ttc.encoders.registry import on_backend
-from es_ttc.encoders.trained import CARD, HEADS, ROLES, VERSION, ModelCard, identity_of
+from es_ttc.encoders.trained import CARD, FORMAT_VERSION, HEADS, ROLES, ModelCard, trained_identity
 from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.report import rendered
 from es_ttc.rescorers.tuned import as_json
 
-CHECKPOINT = "checkpoint.safetensors"
-PAGE = "README.md"
+CHECKPOINT_FILE = "checkpoint.safetensors"
+MODEL_CARD = "README.md"
 TUNED = "nnn.json"  # file of the parameters of the method `nnn`, in the format of `es-ttc tune`
 PACKAGES = ("es-ttc", "numpy", "torch", "safetensors", "sentence-transformers", "onnxruntime")
 
 
-def write(
+def write_artefact(
     folder: Path,
     *,
     kind: str,
@@ -42,7 +42,7 @@ def write(
     # Heads without weights (a role that does not change) need a file too.
     replace_file(folder / HEADS, packed(arrays or {"empty": np.zeros(1, np.float32)}))
     content = {
-        "version": VERSION,
+        "version": FORMAT_VERSION,
         "kind": kind,
         "name": folder.resolve().name,
         "base": {"name": lasting(base_name), "identity": base.as_dict()},
@@ -52,9 +52,9 @@ def write(
         **about,
         "versions": provenance.versions(PACKAGES),
         "machine": provenance.machine(),
-        "date": provenance.now(),
+        "date": provenance.timestamp(),
     }
-    identity = identity_of(folder, ModelCard.model_validate(content), FileHashes(cache_dir))
+    identity = trained_identity(folder, ModelCard.model_validate(content), FileHashes(cache_dir))
     content["identity"] = identity.key
     if "nnn" in params:
         tuned = {
@@ -66,7 +66,7 @@ def write(
         }
         replace_file(folder / TUNED, as_json(tuned))
     page = rendered("trained.md.j2", **content, folder=folder, tuned=TUNED, file=CARD)
-    replace_file(folder / PAGE, f"{page}\n".encode())
+    replace_file(folder / MODEL_CARD, f"{page}\n".encode())
     replace_file(folder / CARD, orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY) + b"\n")
     return identity
 

@@ -107,7 +107,7 @@ def load_task(
         test = _questions(load_collection(folder, TEST), encoder, progress)
     if not len(to_learn) or not len(to_select):
         raise ConfigurationError(f"[{folder}] has too few judged train queries: {len(train.queries)}")
-    return TrainingTask(train.name, documents, to_learn, to_select, test, own, texts_of(train))
+    return TrainingTask(train.name, documents, to_learn, to_select, test, own, collection_texts(train))
 
 
 def judged_parts(
@@ -124,11 +124,11 @@ def judged_parts(
         train = sample(train, most_queries, seed)
     named = next((name for name in VALID if name in found), None)
     if named is None:
-        return *held_out(train, seed), True
+        return *held_out_questions(train, seed), True
     return train, load_collection(folder, named), False
 
 
-def held_out(collection: Collection, seed: int, share: float = HELD_OUT) -> tuple[Collection, Collection]:
+def held_out_questions(collection: Collection, seed: int, share: float = HELD_OUT) -> tuple[Collection, Collection]:
     """Return a collection split at random into a training and a validation part."""
     queries = sorted(collection.queries)
     _, places = held_out_places(len(queries), seed, share)
@@ -155,7 +155,7 @@ def _vectors(collection: Collection, encoder: Encoder, progress: ReportStage) ->
     return encode_corpus(collection.documents, spec, encoder, progress).pooled
 
 
-def texts_of(collection: Collection) -> list[str]:
+def collection_texts(collection: Collection) -> list[str]:
     """Return the documents' texts as they are encoded."""
     return [compose(document.source, collection.text_fields)[0] for document in collection.documents]
 

@@ -15,7 +15,7 @@ from es_ttc.rescorers.nnn.rescorer import scores
 from es_ttc.vectors.tokens import Float32, Float64
 
 
-def measure(name: str, scores: Tensor, relevant: Tensor) -> Float64:
+def measure_encoder(name: str, scores: Tensor, relevant: Tensor) -> Float64:
     """Return a metric of each query, ``(q,)``, of scores, ``(q, n)``; of equal scores the earlier one ranks first."""
     order = torch.sort(scores, dim=1, descending=True, stable=True).indices
     ranked = relevant.gather(1, order).long().numpy()

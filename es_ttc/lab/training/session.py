@@ -15,7 +15,7 @@ from es_ttc.encoders.cache import cached
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.heads import Head
 from es_ttc.encoders.registry import load_encoder, model_folder
-from es_ttc.encoders.trained import CARD, ROLES, ModelCard, TrainedEncoder, heads_in, identity_of, is_trained
+from es_ttc.encoders.trained import CARD, ROLES, ModelCard, TrainedEncoder, heads_in, is_trained, trained_identity
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.lab.training import artefact
@@ -93,7 +93,7 @@ class TrainingResult:
     params: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
-def run(
+def run_training(
     request: TrainingRequest,
     base_name: str,
     encoder: Encoder,
@@ -103,7 +103,7 @@ def run(
     report: ReportTraining = lambda *_: None,
 ) -> TrainingResult:
     """Train and write the trained encoder."""
-    checkpoint = request.out / artefact.CHECKPOINT
+    checkpoint = request.out / artefact.CHECKPOINT_FILE
     artefact.claim(request.out, CARD, checkpoint, resume=request.resume)
     loop = request.loop
     start = _start(request.start, encoder.identity, cache_dir)
@@ -146,7 +146,7 @@ def run(
         for what, found in before_and_after(task, changed.mapped(heads), params).items()
     }
     methods: dict[str, dict[str, float]] = {} if params is None else {"nnn": params}
-    identity = artefact.write(
+    identity = artefact.write_artefact(
         request.out,
         kind=request.kind,
         base_name=base_name,
@@ -173,7 +173,7 @@ def _start(folder: Path | None, base: EncoderIdentity, cache_dir: Path) -> Train
             "same --encoder"
         )
     models = {role: folder / role for role in card.models}
-    return TrainingStart(heads_in(folder, card), models, identity_of(folder, card, FileHashes(cache_dir)).key)
+    return TrainingStart(heads_in(folder, card), models, trained_identity(folder, card, FileHashes(cache_dir)).key)
 
 
 def _below(encoder: Encoder, models: Mapping[Role, Path], cache_dir: Path) -> Encoder:

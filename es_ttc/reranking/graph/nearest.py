@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.tokens import Float32
 
-ABSENT = -1  # fills the end of a row with fewer neighbours than the maximum degree
+NO_NEIGHBOUR = -1  # fills the end of a row with fewer neighbours than the maximum degree
 
 Numbers = NDArray[np.int32]
 
@@ -25,13 +25,13 @@ class NeighbourGraph:
     def of(self, document: int) -> Numbers:
         """Return one document's neighbours, ``(m,)``, nearest first."""
         row: Numbers = self.table[document]
-        neighbours: Numbers = row[row != ABSENT]
+        neighbours: Numbers = row[row != NO_NEIGHBOUR]
         return neighbours
 
     @property
     def degrees(self) -> NDArray[np.intp]:
         """Return the number of each document's neighbours, ``(n,)``."""
-        degrees: NDArray[np.intp] = np.sum(self.table != ABSENT, axis=1, dtype=np.intp)
+        degrees: NDArray[np.intp] = np.sum(self.table != NO_NEIGHBOUR, axis=1, dtype=np.intp)
         return degrees
 
 
@@ -98,5 +98,5 @@ class Hnsw:
         cosines[absent | own] = -np.inf  # the document itself and missing results are moved to the end
         order = np.argsort(-cosines, axis=1, kind="stable")[:, :k]
         cosines = np.take_along_axis(cosines, order, axis=1)
-        numbers = np.where(np.isneginf(cosines), ABSENT, np.take_along_axis(keys, order, axis=1))
+        numbers = np.where(np.isneginf(cosines), NO_NEIGHBOUR, np.take_along_axis(keys, order, axis=1))
         return numbers.astype(np.int32), np.maximum(cosines, -1)

@@ -6,7 +6,7 @@ algorithm 2.
 
 import numpy as np
 
-from es_ttc.reranking.graph.nearest import ABSENT, Numbers
+from es_ttc.reranking.graph.nearest import NO_NEIGHBOUR, Numbers
 from es_ttc.vectors.tokens import Float32
 
 _BLOCK_BYTES = 128 * 2**20  # memory of the candidates' vectors of one block of documents
@@ -19,7 +19,7 @@ def robust_prune(vectors: Float32, documents: Numbers, candidates: Numbers, degr
     dropped. This repeats with the remaining candidates until R are taken. The document itself and :data:`ABSENT` are
     skipped; a number occurs at most once in a row.
     """
-    chosen = np.full((len(documents), degree), ABSENT, np.int32)
+    chosen = np.full((len(documents), degree), NO_NEIGHBOUR, np.int32)
     width = max(1, candidates.shape[1])
     block = max(1, _BLOCK_BYTES // (4 * width * max(vectors.shape[1], width)))
     for start in range(0, len(documents), block):
@@ -29,7 +29,7 @@ def robust_prune(vectors: Float32, documents: Numbers, candidates: Numbers, degr
 
 
 def _pruned(vectors: Float32, documents: Numbers, candidates: Numbers, degree: int, alpha: float) -> Numbers:
-    alive = (candidates != ABSENT) & (candidates != documents[:, None])
+    alive = (candidates != NO_NEIGHBOUR) & (candidates != documents[:, None])
     known = vectors[np.where(alive, candidates, 0)]  # (m, k, d)
     far = np.where(alive, _distance(np.einsum("mkd,md->mk", known, vectors[documents])), np.inf)
     order = np.argsort(far, axis=1, kind="stable")
@@ -37,7 +37,7 @@ def _pruned(vectors: Float32, documents: Numbers, candidates: Numbers, degree: i
     alive = np.isfinite(far)
     known = np.take_along_axis(known, order[:, :, None], axis=1)
     between = _distance(known @ known.transpose(0, 2, 1))  # (m, k, k)
-    chosen = np.full((len(documents), degree), ABSENT, np.int32)
+    chosen = np.full((len(documents), degree), NO_NEIGHBOUR, np.int32)
     every = np.arange(len(documents))
     for turn in range(degree):
         any_left = alive.any(axis=1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.reranking.graph.nearest import ABSENT, NeighbourGraph
+from es_ttc.reranking.graph.nearest import NO_NEIGHBOUR, NeighbourGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class GraphStatistics:
 def statistics(graph: NeighbourGraph) -> GraphStatistics:
     """Measure a graph."""
     out_degrees = graph.degrees
-    in_degrees = np.bincount(graph.table[graph.table != ABSENT], minlength=len(graph))
+    in_degrees = np.bincount(graph.table[graph.table != NO_NEIGHBOUR], minlength=len(graph))
     lonely = (out_degrees == 0) & (in_degrees == 0)
     labels = _components(graph)
     sizes = np.bincount(labels[~lonely])
@@ -47,7 +47,7 @@ def reachable(graph: NeighbourGraph, seeds: Sequence[int]) -> NDArray[np.intp]:
         steps[shore] = distance
         distance += 1
         onward = np.unique(graph.table[shore]).astype(np.intp)
-        onward = onward[onward != ABSENT]
+        onward = onward[onward != NO_NEIGHBOUR]
         shore = onward[steps[onward] < 0]
     return steps
 
@@ -60,7 +60,7 @@ def _spread(values: NDArray[np.intp]) -> tuple[int, float, int]:
 
 def _components(graph: NeighbourGraph) -> NDArray[np.intp]:
     """Label weakly connected components: the least label spreads along edges both ways until none changes."""
-    sources, places = np.nonzero(graph.table != ABSENT)
+    sources, places = np.nonzero(graph.table != NO_NEIGHBOUR)
     targets = graph.table[sources, places]
     labels = np.arange(len(graph), dtype=np.intp)
     while True:

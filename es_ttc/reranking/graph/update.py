@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from es_ttc.reranking.graph.build import GraphParams
-from es_ttc.reranking.graph.nearest import ABSENT, NeighbourGraph, Numbers, exact
+from es_ttc.reranking.graph.nearest import NO_NEIGHBOUR, NeighbourGraph, Numbers, exact
 from es_ttc.reranking.graph.prune import robust_prune
 from es_ttc.vectors.tokens import Float32
 
 
-def update(
+def update_neighbours(
     graph: NeighbourGraph,
     # (n', d) float32, the present vectors; n' >= n, new documents at the end. The rows of deleted documents are not
     # read.
@@ -36,7 +36,7 @@ def update(
     """
     params = params or GraphParams()
     gone, fresh = np.unique(np.asarray(deleted, np.int32)), np.unique(np.asarray(written, np.int32))
-    table = np.full((len(vectors), params.degree), ABSENT, np.int32)
+    table = np.full((len(vectors), params.degree), NO_NEIGHBOUR, np.int32)
     table[: len(graph), : graph.table.shape[1]] = graph.table[:, : params.degree]
     before = table.copy()
     _leave(table, vectors, np.union1d(gone, fresh), params)
@@ -50,7 +50,7 @@ def update(
             places, _ = exact(vectors[others], params.candidates, rows=np.searchsorted(others, fresh).astype(np.int32))
             near = others[places]
         else:
-            near = np.where(np.isin(near, gone), ABSENT, near)[kept]
+            near = np.where(np.isin(near, gone), NO_NEIGHBOUR, near)[kept]
         _join(table, vectors, fresh, near, params, None if takers is None else np.union1d(takers, fresh))
     changed = np.flatnonzero((table != before).any(axis=1)).astype(np.int32)
     return NeighbourGraph(table), changed
@@ -63,18 +63,18 @@ def takers_of(near: Numbers, written: Numbers, vectors: Float32, farthest: Numbe
     occludes another, takes no document that is farther than its farthest neighbour; `farthest` has :data:`ABSENT` where
     it has fewer than R, or may lose one.
     """
-    at, place = np.nonzero(near != ABSENT)
+    at, place = np.nonzero(near != NO_NEIGHBOUR)
     hosts = near[at, place]
     last = farthest[hosts]
     offered = np.einsum("md,md->m", vectors[hosts], vectors[written[at]])
-    kept = np.einsum("md,md->m", vectors[hosts], vectors[np.where(last == ABSENT, hosts, last)])
-    takers: Numbers = np.unique(hosts[(last == ABSENT) | (offered >= kept)])
+    kept = np.einsum("md,md->m", vectors[hosts], vectors[np.where(last == NO_NEIGHBOUR, hosts, last)])
+    takers: Numbers = np.unique(hosts[(last == NO_NEIGHBOUR) | (offered >= kept)])
     return takers
 
 
 def _leave(table: Numbers, vectors: Float32, leaving: Numbers, params: GraphParams) -> None:
     """Remove documents from all neighbour lists; the documents that had them inherit their neighbours."""
-    leaves = np.isin(table, leaving) & (table != ABSENT)
+    leaves = np.isin(table, leaving) & (table != NO_NEIGHBOUR)
     bereft = np.flatnonzero(leaves.any(axis=1)).astype(np.int32)
     bereft = bereft[~np.isin(bereft, leaving)]
     if len(bereft):
@@ -86,7 +86,7 @@ def _leave(table: Numbers, vectors: Float32, leaving: Numbers, params: GraphPara
             leaving,
         )
         table[bereft] = robust_prune(vectors, bereft, heirs, params.degree, params.alpha)
-    table[leaving] = ABSENT
+    table[leaving] = NO_NEIGHBOUR
 
 
 def _join(
@@ -101,10 +101,10 @@ def _join(
     table[fresh] = robust_prune(vectors, fresh, candidates, params.degree, params.alpha)
     offers: dict[int, list[int]] = {}
     if takers is not None:
-        candidates = np.where(np.isin(candidates, takers), candidates, ABSENT)
+        candidates = np.where(np.isin(candidates, takers), candidates, NO_NEIGHBOUR)
     for document, row in zip(fresh.tolist(), candidates.tolist(), strict=True):
         for other in row:
-            if other not in (ABSENT, document):
+            if other not in (NO_NEIGHBOUR, document):
                 offers.setdefault(other, []).append(document)
     hosts = np.array(sorted(offers), np.int32)
     if len(hosts):
@@ -114,10 +114,10 @@ def _join(
 
 def _distinct(rows: Sequence[Numbers], without: Numbers | None = None) -> Numbers:
     """Return rows as one table, each number once per row, without some numbers."""
-    kept = [np.unique(row[row != ABSENT]) for row in rows]
+    kept = [np.unique(row[row != NO_NEIGHBOUR]) for row in rows]
     if without is not None:
         kept = [row[~np.isin(row, without)] for row in kept]
-    table = np.full((len(kept), max(1, max(map(len, kept)))), ABSENT, np.int32)
+    table = np.full((len(kept), max(1, max(map(len, kept)))), NO_NEIGHBOUR, np.int32)
     for place, row in enumerate(kept):
         table[place, : len(row)] = row
     return table

@@ -17,11 +17,11 @@ from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.source import settled_writes
 from es_ttc.index.mappings.graph import GraphMeta
-from es_ttc.reranking.graph import ABSENT, GraphParams
+from es_ttc.reranking.graph import NO_NEIGHBOUR, GraphParams
 from es_ttc.reranking.graph.build import method_for, steps
 from es_ttc.reranking.graph.nearest import Numbers
 from es_ttc.reranking.index_graph.build_lock import acquire_build_lock, deletable, heartbeat, require_ours
-from es_ttc.reranking.index_graph.store import GraphNode, pages, save, serving_graph, switch, write_nodes
+from es_ttc.reranking.index_graph.store import GraphNode, graph_pages, save, serving_graph, switch, write_nodes
 from es_ttc.reranking.index_graph.vectors import VectorSource
 from es_ttc.vectors.tokens import Float32
 
@@ -102,7 +102,7 @@ async def _fill(
     read = await _read(corpus, settled, built, report)
     built.seconds["reading"] = time.monotonic() - began
     await engine.refresh(built.graph)
-    known = {node.id: node.hash async for page in pages(engine, built.graph) for node in page}
+    known = {node.id: node.hash async for page in graph_pages(engine, built.graph) for node in page}
     contents = zip(read.ids, read.hashes, strict=True)
     todo = [at for at, (identifier, content) in enumerate(contents) if known.get(identifier) != content]
     built.resumed = len(read.ids) - len(todo)
@@ -158,6 +158,6 @@ async def _neighbours(
     while (step := await asyncio.to_thread(next, computing, None)) is not None:
         rows, table = step
         yield [
-            GraphNode(ids[at], hashes[at], tuple(ids[other] for other in row if other != ABSENT), vectors[at])
+            GraphNode(ids[at], hashes[at], tuple(ids[other] for other in row if other != NO_NEIGHBOUR), vectors[at])
             for at, row in zip(rows.tolist(), table.tolist(), strict=True)
         ]

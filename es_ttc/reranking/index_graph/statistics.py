@@ -10,9 +10,9 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.index.attach.source import count_between, settled_writes
 from es_ttc.index.mappings.contents import stored_bytes
 from es_ttc.index.mappings.graph import GraphMeta
-from es_ttc.reranking.graph import ABSENT, GraphStatistics, NeighbourGraph, statistics
+from es_ttc.reranking.graph import NO_NEIGHBOUR, GraphStatistics, NeighbourGraph, statistics
 from es_ttc.reranking.graph.statistics import reachable
-from es_ttc.reranking.index_graph.store import GraphNode, graphs_of, pages
+from es_ttc.reranking.index_graph.store import GraphNode, graph_pages, graphs_of
 from es_ttc.reranking.index_graph.update import finished_graph
 from es_ttc.reranking.index_graph.vectors import VectorSource
 
@@ -56,7 +56,7 @@ async def show_graph(engine: Engine, name: str) -> GraphReport:
     graph, meta = await finished_graph(engine, corpus)
     settled = await settled_writes(engine, corpus.index)
     await engine.refresh(graph)
-    nodes = [node async for page in pages(engine, graph, vectors=False) for node in page]
+    nodes = [node async for page in graph_pages(engine, graph, vectors=False) for node in page]
     loaded = _loaded(nodes)
     figures = statistics(loaded)
     return GraphReport(
@@ -76,7 +76,7 @@ async def show_graph(engine: Engine, name: str) -> GraphReport:
 def _loaded(nodes: Sequence[GraphNode]) -> NeighbourGraph:
     """Return the graph over the nodes' numbers; edges to documents without a node are left out."""
     number = {node.id: at for at, node in enumerate(nodes)}
-    table = np.full((len(nodes), max([1, *(len(node.neighbours) for node in nodes)])), ABSENT, np.int32)
+    table = np.full((len(nodes), max([1, *(len(node.neighbours) for node in nodes)])), NO_NEIGHBOUR, np.int32)
     for at, node in enumerate(nodes):
         row = [number[one] for one in node.neighbours if one in number]
         table[at, : len(row)] = row

@@ -11,7 +11,7 @@ import numpy as np
 from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
 from es_ttc.errors import EngineError
 from es_ttc.index.attach.target import bulk_line
-from es_ttc.index.ingest.bulk import BulkLines, write
+from es_ttc.index.ingest.bulk import ActionLines, write
 from es_ttc.index.mappings.attached import ID
 from es_ttc.index.mappings.graph import (
     NEIGHBOURS,
@@ -81,7 +81,7 @@ async def delete_graphs(engine: Engine, source: str) -> list[str]:
     return names
 
 
-async def pages(
+async def graph_pages(
     engine: Engine, graph: str, *, vectors: bool = False, query: Mapping[str, Any] | None = None
 ) -> AsyncIterator[list[GraphNode]]:
     """Yield a graph's documents, those of a query or all, in the order of writing."""
@@ -108,15 +108,15 @@ async def nodes_linking_to(engine: Engine, graph: str, ids: Collection[str]) -> 
     found: dict[str, GraphNode] = {}
     requested = sorted(ids)
     for start in range(0, len(requested), AT_ONCE):
-        async for page in pages(engine, graph, query={"terms": {NEIGHBOURS: requested[start : start + AT_ONCE]}}):
+        async for page in graph_pages(engine, graph, query={"terms": {NEIGHBOURS: requested[start : start + AT_ONCE]}}):
             found |= {node.id: node for node in page}
     return found
 
 
 async def write_nodes(engine: Engine, graph: str, written: Sequence[GraphNode], gone: Collection[str] = ()) -> None:
     """Write documents of a graph, and remove others."""
-    actions = [BulkLines(node.id, _lines(node)) for node in written]
-    actions += [BulkLines(identifier, (bulk_line({"delete": {"_id": identifier}}),)) for identifier in sorted(gone)]
+    actions = [ActionLines(node.id, _lines(node)) for node in written]
+    actions += [ActionLines(identifier, (bulk_line({"delete": {"_id": identifier}}),)) for identifier in sorted(gone)]
     for start in range(0, len(actions), AT_ONCE):
         outcomes = await write(engine, graph, actions[start : start + AT_ONCE])
         refused = next((item for item in outcomes if not item.ok and item.status != 404), None)
@@ -124,7 +124,7 @@ async def write_nodes(engine: Engine, graph: str, written: Sequence[GraphNode], 
             raise EngineError(f"neighbours of document [{refused.id}] were refused: {refused.error}")
 
 
-def unpacked(blob: str) -> Float32:
+def unpack_neighbours(blob: str) -> Float32:
     """Return the vector of a blob as engines return it; OpenSearch omits the padding."""
     vector: Float32 = dequantise(unpack_tokens(base64.b64decode(blob + "=" * (-len(blob) % 4))))[0]
     return vector
@@ -139,7 +139,7 @@ def _node(hit: Mapping[str, Any]) -> GraphNode:
     fields = hit["fields"]
     blob = fields.get(NODE_VECTOR)
     neighbours = tuple(hit["_source"].get(ROOT, {}).get(_LEAF, ()))
-    return GraphNode(fields[ID][0], fields[HASH][0], neighbours, unpacked(blob[0]) if blob else None)
+    return GraphNode(fields[ID][0], fields[HASH][0], neighbours, unpack_neighbours(blob[0]) if blob else None)
 
 
 def _lines(node: GraphNode) -> Sequence[bytes]:

@@ -18,13 +18,13 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.source import settled_writes
 from es_ttc.index.mappings.graph import GraphMeta
-from es_ttc.reranking.graph import ABSENT, NeighbourGraph, takers_of, update
+from es_ttc.reranking.graph import NO_NEIGHBOUR, NeighbourGraph, takers_of, update_neighbours
 from es_ttc.reranking.graph.nearest import Numbers
 from es_ttc.reranking.index_graph.store import (
     GraphNode,
+    graph_pages,
     nodes,
     nodes_linking_to,
-    pages,
     save,
     serving_graph,
     write_nodes,
@@ -97,7 +97,7 @@ async def _gone(engine: Engine, corpus: VectorSource, graph: str) -> list[str]:
     if await engine.count(graph) == await corpus.count():
         return []
     gone: list[str] = []
-    async for page in pages(engine, graph):
+    async for page in graph_pages(engine, graph):
         ids = {node.id for node in page}
         gone += sorted(ids - await corpus.existing(ids))
     return gone
@@ -143,7 +143,7 @@ class _GraphUpdater:
             return await self._corpus.nearest(vectors_by_id, count)
         ids: list[str] = []
         vectors = []
-        async for page in pages(self._engine, self._graph, vectors=True):
+        async for page in graph_pages(self._engine, self._graph, vectors=True):
             for node in page:
                 if node.vector is not None and node.id not in changed:
                     ids.append(node.id)
@@ -209,7 +209,7 @@ class _GraphUpdater:
         self._result.read += len(small.rows)
         table = small.table([small.rows.get(one, ()) if one in affected else () for one in small.ids], params.degree)
         updated, changed = await asyncio.to_thread(
-            update,
+            update_neighbours,
             NeighbourGraph(table),
             small.vectors,
             written=written.tolist(),
@@ -261,7 +261,7 @@ class _Subgraph:
 
     def table(self, rows: Sequence[Sequence[str]], width: int) -> Numbers:
         """Return ids as numbers, without ids that are not in this subgraph."""
-        table = np.full((len(rows), width), ABSENT, np.int32)
+        table = np.full((len(rows), width), NO_NEIGHBOUR, np.int32)
         for place, row in enumerate(rows):
             known = [self._numbers[one] for one in row if one in self._numbers][:width]
             table[place, : len(known)] = known
@@ -269,7 +269,7 @@ class _Subgraph:
 
     def farthest(self, hosts: Collection[str]) -> Numbers:
         """Return the last neighbour of documents that have R neighbours, :data:`ABSENT` for all others."""
-        last = np.full(len(self.ids), ABSENT, np.int32)
+        last = np.full(len(self.ids), NO_NEIGHBOUR, np.int32)
         for host in hosts:
             row = self.rows.get(host, ())
             if len(row) == self._degree and row[-1] in self._numbers:

@@ -12,8 +12,8 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import FeatureLocation, Indices
 from es_ttc.index.attach.source import Checkpoint
 from es_ttc.index.mappings.fields import READY
-from es_ttc.index.mappings.queries import nearest
-from es_ttc.index.mappings.readers import FeatureReader, reader_of
+from es_ttc.index.mappings.queries import nearest_body
+from es_ttc.index.mappings.readers import LayoutReader, reader_of
 from es_ttc.index.mappings.spec import HASH, ROOT, STATE, VECTOR
 from es_ttc.reranking.index_graph.store import AT_ONCE
 from es_ttc.rescorers.base import Feature
@@ -41,7 +41,7 @@ class VectorSource:
         self.source = held.source.index
         self.encoder = held.spec.encoder.key
         self._engine = engine
-        self._reader: FeatureReader = reader_of(held.spec.layout)
+        self._reader: LayoutReader = reader_of(held.spec.layout)
 
     @classmethod
     async def of(cls, engine: Engine, name: str) -> "VectorSource":
@@ -95,7 +95,7 @@ class VectorSource:
         room = asyncio.Semaphore(_SEARCHES_AT_ONCE)
 
         async def search(identifier: str, vector: Float32) -> list[str]:
-            body = {**nearest(vector, k + 1, product), "size": k + 1, "_source": False}
+            body = {**nearest_body(vector, k + 1, product), "size": k + 1, "_source": False}
             async with room:
                 hits = await self._engine.hits(self.held.index, body)
             return [hit["_id"] for hit in hits if hit["_id"] != identifier][:k]

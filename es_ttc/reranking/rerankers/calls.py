@@ -16,13 +16,13 @@ from es_ttc.reranking.strategies.listwise import repaired_order
 
 T = TypeVar("T")
 
-Key = tuple[str, ...]  # identity of the reranker, query, content hashes
+CallKey = tuple[str, ...]  # identity of the reranker, query, content hashes
 
 
 class PointwiseCalls:
     """Calls a reranker that scores each text independently."""
 
-    def __init__(self, reranker: PointwiseReranker, name: str, cache: LruCache[Key, float]) -> None:
+    def __init__(self, reranker: PointwiseReranker, name: str, cache: LruCache[CallKey, float]) -> None:
         self.reranker = reranker
         self._name = name
         self._cache = cache
@@ -71,7 +71,7 @@ class PointwiseCalls:
 class ListwiseCalls:
     """Calls a reranker that puts a few texts in order."""
 
-    def __init__(self, reranker: ListwiseReranker, name: str, cache: LruCache[Key, tuple[int, ...]]) -> None:
+    def __init__(self, reranker: ListwiseReranker, name: str, cache: LruCache[CallKey, tuple[int, ...]]) -> None:
         self.reranker = reranker
         self._name = name
         self._cache = cache

@@ -19,12 +19,12 @@ from es_ttc.reranking.rerankers.base import Passage, Reranker, RerankerError, Re
 from es_ttc.reranking.rerankers.cost import tell
 from es_ttc.settings import HeaderSecret, LlmSettings
 
-Form = Literal["pointwise", "listwise"]
+PromptForm = Literal["pointwise", "listwise"]
 
 POINTWISE = "llm"
 LISTWISE = "llm_listwise"
 
-_PLACEHOLDERS: Mapping[Form, frozenset[str]] = {
+_PLACEHOLDERS: Mapping[PromptForm, frozenset[str]] = {
     "pointwise": frozenset({"query", "document"}),
     "listwise": frozenset({"query", "passages"}),
 }
@@ -56,7 +56,7 @@ _TOKENS_A_POSITION = 6
 class LlmRerankerSettings(RerankerSettings):
     """Settings of a language model as a reranker. Default of each: that of the gateway's model (`llm_*`)."""
 
-    form: Form = Field(
+    form: PromptForm = Field(
         "pointwise",
         description="pointwise: rate each document from 0 to 100. listwise: put the documents of a window in order.",
     )
@@ -107,7 +107,7 @@ def reranker_of(settings: LlmRerankerSettings, model: LlmSettings) -> "Pointwise
 class _LlmReranker:
     """The parts that both forms share: the model, the prompt, the identity."""
 
-    form: ClassVar[Form]
+    form: ClassVar[PromptForm]
 
     def __init__(self, settings: LlmRerankerSettings, model: LlmSettings) -> None:
         self.settings: RerankerSettings = settings
@@ -164,7 +164,7 @@ class ListwiseLlm(_LlmReranker):
         prompt = self._prompt.render(query=_line(query), passages="\n".join(numbered))
         tokens = _TOKENS_A_RATING + _TOKENS_A_POSITION * len(passages)
         for temperature in (0.0, _SECOND_TEMPERATURE):
-            found = positions(await self._complete(prompt, _ORDER, tokens, temperature), len(passages))
+            found = ranked_positions(await self._complete(prompt, _ORDER, tokens, temperature), len(passages))
             if found:
                 return found
         raise RerankerError("the language model answered twice without an order of the passages")
@@ -185,7 +185,7 @@ def rating(text: str) -> float | None:
     return float(value) if value is not None and 0 <= value <= 100 else None
 
 
-def positions(text: str, passages: int) -> list[int]:
+def ranked_positions(text: str, passages: int) -> list[int]:
     """Return the positions in an answer, from 0, in its order, each once, without unknown numbers.
 
     Examples:

@@ -9,7 +9,7 @@ from es_ttc.common.caches import LruCache
 from es_ttc.common.validation import Fault, FaultKind, did_you_mean, read_json, unknown_field
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.reranking.rerankers.base import PointwiseReranker, Reranker, RerankerKind, RerankerSettings
-from es_ttc.reranking.rerankers.calls import Key, ListwiseCalls, PointwiseCalls
+from es_ttc.reranking.rerankers.calls import CallKey, ListwiseCalls, PointwiseCalls
 from es_ttc.reranking.strategies.methods import MSMARCO_MINILM
 
 GROUP = "es_ttc.rerankers"
@@ -41,8 +41,8 @@ class Rerankers:
     ) -> None:
         self._built_in = {name: make for name, make in (built_in or {}).items() if name not in configured}
         self._settings = {name: _read(name, table) for name, table in configured.items()}
-        self._scores: LruCache[Key, float] = LruCache(_SCORES_KEPT)
-        self._orders: LruCache[Key, tuple[int, ...]] = LruCache(_POSITIONS_KEPT)
+        self._scores: LruCache[CallKey, float] = LruCache(_SCORES_KEPT)
+        self._orders: LruCache[CallKey, tuple[int, ...]] = LruCache(_POSITIONS_KEPT)
         self._made: dict[str, Calls] = {}
 
     @property
@@ -109,7 +109,7 @@ def _is_kind(made: object) -> TypeGuard[RerankerKind]:
     return isinstance(made, RerankerKind)
 
 
-_GROUP: entry_points.Group[RerankerKind] = entry_points.Group(
+_GROUP: entry_points.EntryPointGroup[RerankerKind] = entry_points.EntryPointGroup(
     GROUP,
     "kind of reranker",
     _is_kind,

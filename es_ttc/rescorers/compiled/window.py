@@ -23,7 +23,7 @@ NormsOfScales = Callable[[TokenVectors, ScaleNorms | None, Sequence[float]], Flo
 _PACKED = Struct(f"={_COLUMNS}q")
 
 
-class Table:
+class WindowTable:
     """The addresses of a window's documents that have tokens, in the order of their lengths; it keeps them alive."""
 
     def __init__(
@@ -175,7 +175,7 @@ def _address(array: NDArray[Any], kept: list[Any]) -> int:
 
 
 def greatest_cosines(
-    table: Table,
+    table: WindowTable,
     part: slice,
     vectors: Float32,  # (r, d) float32, C-contiguous
     out: Float32,  # (k, c, r) float32, C-contiguous: c = 1 for the greatest over all scales, or one row for each scale

@@ -20,8 +20,8 @@ from es_ttc.rescorers.blend.signals import SignalName
 from es_ttc.rescorers.learned.fields import NumericField, fields_problem
 from es_ttc.rescorers.learned.trees import Trees
 
-NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
-SERVED = "ranking_models"  # key of the models among what parameters may name; see `parse_params`
+MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+RANKING_MODELS = "ranking_models"  # key of the models among what parameters may name; see `parse_params`
 _MAX_BYTES = 64 * 2**20  # bytes of a file; a model has some ten thousand
 
 
@@ -100,17 +100,17 @@ class RankingModel:
 
 
 def read_models(folder: Path | None) -> dict[str, dict[str, RankingModel]]:
-    """Return the models of a folder by name, as :data:`SERVED` of what is served; none if there is no folder."""
+    """Return the models of a folder by name, below :data:`RANKING_MODELS`; none if there is no folder."""
     if folder is None:
-        return {SERVED: {}}
+        return {RANKING_MODELS: {}}
     if not folder.is_dir():
         raise ConfigurationError(f"[ranking_models] names [{folder}], which is no folder")
-    return {SERVED: {path.stem: read_model(path) for path in sorted(folder.glob("*.json"))}}
+    return {RANKING_MODELS: {path.stem: read_model(path) for path in sorted(folder.glob("*.json"))}}
 
 
-def check_name(path: Path) -> None:
+def check_model_name(path: Path) -> None:
     """Refuse a file whose name is no name of a model."""
-    if path.suffix != ".json" or not NAME.fullmatch(path.stem):
+    if path.suffix != ".json" or not MODEL_NAME.fullmatch(path.stem):
         raise ConfigurationError(
             f"[{path.name}] cannot be a model's file: write NAME.json, NAME of lower-case letters, digits, -, _ and ."
         )
@@ -118,7 +118,7 @@ def check_name(path: Path) -> None:
 
 def read_model(path: Path) -> RankingModel:
     """Read a model."""
-    check_name(path)
+    check_model_name(path)
     try:
         stored = ModelFile.model_validate_json(read_bytes(path, _MAX_BYTES))
         trees = stored.trees.arrays()

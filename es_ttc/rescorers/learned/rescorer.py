@@ -14,8 +14,8 @@ from es_ttc.rescorers.blend.rescorer import BASE_SIGNALS
 from es_ttc.rescorers.blend.signals import SignalName, all_signal_scores, read_by, signal_matrix, signals_summary
 from es_ttc.rescorers.blend.weights import Trust
 from es_ttc.rescorers.learned.fields import NumericField, field_columns
-from es_ttc.rescorers.learned.model import SERVED, RankingModel
-from es_ttc.rescorers.learned.scores import features_of, learned_scores
+from es_ttc.rescorers.learned.model import RANKING_MODELS, RankingModel
+from es_ttc.rescorers.learned.scores import learned_scores, model_features
 from es_ttc.vectors.tokens import Float32
 
 
@@ -32,7 +32,7 @@ class LearnedParams(Params):
 
     @model_validator(mode="after")
     def _is_served(self, info: ValidationInfo) -> "LearnedParams":
-        self._models = (info.context or {}).get(SERVED, {})
+        self._models = (info.context or {}).get(RANKING_MODELS, {})
         known = tuple(self._models)
         if self.model is None and len(known) > 1:
             raise ValueError(f"[model] is missing: this gateway serves {', '.join(known)}")
@@ -94,7 +94,7 @@ class LearnedRescorer:
         model = params.chosen
         trust = Trust.of(query, window)
         matrix = signal_matrix(model.signals, query, window)
-        features = features_of(model.signals, matrix, few_words=trust.few_words)
+        features = model_features(model.signals, matrix, few_words=trust.few_words)
         weights = trust.weights(model.signals)
         columns = field_columns(model.fields, window.numbers, len(window))
         total = learned_scores(features, columns, [weights[name] for name in model.signals], model.blend, model.trees)

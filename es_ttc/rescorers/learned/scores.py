@@ -18,13 +18,13 @@ class Predictor(Protocol):
         """Return a value of each row, ``(n,)``."""
 
 
-def features_of(names: Sequence[SignalName], scores: Float32, *, few_words: bool) -> Float32:
+def model_features(names: Sequence[SignalName], scores: Float32, *, few_words: bool) -> Float32:
     """Return z-scores of ``(k, s)`` scores of signals; NaN where a document does not have one."""
     compared = comparable_columns(names, scores, "z", few_words=few_words)
     return np.where(np.isnan(scores), np.float32(np.nan), compared)
 
 
-def rows_of(features: Float32, columns: Float64) -> NDArray[np.floating]:
+def tree_rows(features: Float32, columns: Float64) -> NDArray[np.floating]:
     """Return what trees read, ``(k, s + f)``: the signals, then the numeric fields with their own values."""
     return np.concatenate([features, columns], axis=1) if columns.shape[1] else features
 
@@ -44,4 +44,4 @@ def learned_scores(
     trees: Predictor,
 ) -> Float64:
     """Return a model's scores of a window's documents, ``(k,)``, from ``(k, s)`` features and ``(k, f)`` fields."""
-    return blend * start_of(features, weights) + trees.predict(rows_of(features, columns))
+    return blend * start_of(features, weights) + trees.predict(tree_rows(features, columns))

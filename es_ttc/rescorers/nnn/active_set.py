@@ -15,7 +15,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from es_ttc.rescorers.nnn.dictionary import Dictionary, Face, Places
+from es_ttc.rescorers.nnn.dictionary import AtomPlaces, Dictionary, Face
 from es_ttc.rescorers.nnn.objective import Penalty, Rows
 from es_ttc.vectors.tokens import Float64
 
@@ -34,7 +34,7 @@ class Solution:
     """A solution, or the best point found."""
 
     documents: int
-    support: Places  # (m,) positions of the selected documents, ascending
+    support: AtomPlaces  # (m,) positions of the selected documents, ascending
     coefficients: Float64  # (m,) float64, all positive
     residual: Float64  # (d,) float64, `q - D^T x`
     penalty: Penalty
@@ -55,7 +55,7 @@ def solve(
     query: Rows,
     penalty: Penalty,
     *,
-    start: Places | None = None,
+    start: AtomPlaces | None = None,
     tolerance: float = TOLERANCE,
     max_iterations: int | None = None,
 ) -> Solution:
@@ -104,7 +104,7 @@ def solve_batch(
     queries: Rows,
     penalty: Penalty,
     *,
-    starts: Sequence[Places | None] | None = None,
+    starts: Sequence[AtomPlaces | None] | None = None,
     tolerance: float = TOLERANCE,
 ) -> Iterator[Solution]:
     """Solve the problem for each row of ``queries``, ``(b, d)``; see :func:`solve`."""
@@ -113,8 +113,8 @@ def solve_batch(
 
 
 def _offenders(
-    dictionary: Dictionary, residual: Float64, l1: float, support: Places, slack: float, *, most: int
-) -> tuple[Places, float]:
+    dictionary: Dictionary, residual: Float64, l1: float, support: AtomPlaces, slack: float, *, most: int
+) -> tuple[AtomPlaces, float]:
     """Return the documents that exceed l1 by more than the slack, the worst first, and the greatest excess.
 
     Near the threshold float32 products are computed again in float64, so the certificate is as good as in float64.
@@ -134,7 +134,7 @@ def _offenders(
     return near[_greatest(exact, offenders, most)], max(0.0, float(exact.max()))
 
 
-def _greatest(values: Rows, places: Places, most: int) -> Places:
+def _greatest(values: Rows, places: AtomPlaces, most: int) -> AtomPlaces:
     """Return the positions of the greatest values, descending, equal ones in order of position."""
     if len(places) > most:
         least = np.partition(values[places], -most)[-most]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from es_ttc.rescorers.nnn.objective import Penalty, Rows
 from es_ttc.vectors.tokens import Float64
 
-Places = NDArray[np.intp]
+AtomPlaces = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Dictionary:
         """Components of each vector."""
         return int(self.rows.shape[1])
 
-    def at(self, places: Places) -> Float64:
+    def at(self, places: AtomPlaces) -> Float64:
         """Return some rows in float64, ``(m, d)``."""
         rows: Float64 = self.rows[places].astype(np.float64)
         return rows
@@ -69,7 +69,7 @@ class Face:
     ``H = D_S D_S^T + l2 I`` is the `hessian`, ``b = D_S q - l1`` the `target`.
     """
 
-    support: Places
+    support: AtomPlaces
     rows: Float64
     hessian: Float64
     target: Float64
@@ -79,7 +79,7 @@ class Face:
         """Return the selection of no document."""
         return cls(np.empty(0, np.intp), np.empty((0, dims)), np.empty((0, 0)), np.empty(0))
 
-    def extended(self, places: Places, dictionary: Dictionary, query: Float64, penalty: Penalty) -> "Face":
+    def extended(self, places: AtomPlaces, dictionary: Dictionary, query: Float64, penalty: Penalty) -> "Face":
         """Return the selection with further documents; only their inner products are computed."""
         old, new = len(self.support), len(places)
         rows = dictionary.at(places)

@@ -67,7 +67,7 @@ def lexical(context: Context, *, all_of_them: bool) -> Channels:
     return channels
 
 
-def noted(channels: Channels, context: Context) -> Channels:
+def recorded(channels: Channels, context: Context) -> Channels:
     """Show channels to whoever records them."""
     for name, channel in channels.items():
         context.note(name, channel)

@@ -20,20 +20,20 @@ from es_ttc.vectors.tokens import Float32
 _OF_THE_MODEL = (MATCHING, CLASSIFICATION)
 
 
-class TextEncoder(Protocol):
+class ProgramEncoder(Protocol):
     """The used part of an encoder (:class:`es_ttc.encoders.base.Encoder` implements it)."""
 
     def encode(self, texts: Sequence[str], *, role: Literal["query", "document"], tokens: bool) -> Any:
         """Return encodings whose ``pooled`` is ``(n, d)``."""
 
-    def adapted(self, adapter: str) -> "TextEncoder | None":
+    def adapted(self, adapter: str) -> "ProgramEncoder | None":
         """Return the same model under an adapter that it ships, or None."""
 
-    def shortened(self, max_length: int) -> "TextEncoder":
+    def shortened(self, max_length: int) -> "ProgramEncoder":
         """Return the same encoder with at most ``max_length`` tokens per text."""
 
 
-def encode_fn(encoder: TextEncoder) -> EncodeFn:
+def encode_fn(encoder: ProgramEncoder) -> EncodeFn:
     """Return the interface's ``encode_fn``; adapters that a model lacks are the document role (section 3.1)."""
 
     def encode(

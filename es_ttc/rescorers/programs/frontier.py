@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from es_ttc.rescorers.programs.channels import Coverage, Hybrid, noted
+from es_ttc.rescorers.programs.channels import Coverage, Hybrid, recorded
 from es_ttc.rescorers.programs.interface import CLASSIFICATION, MATCHING, PASSAGE, QUERY, Context
 from es_ttc.rescorers.programs.primitives.anchors import central, diverse, hardest_negative, momentum
 from es_ttc.rescorers.programs.primitives.discriminant import fisher, rank_stability
@@ -11,7 +11,7 @@ from es_ttc.rescorers.programs.primitives.fusion import ranks, reciprocal_rank_f
 from es_ttc.rescorers.programs.primitives.matching import max_sim
 from es_ttc.rescorers.programs.primitives.moments import Moments
 from es_ttc.rescorers.programs.primitives.standardise import along_documents, along_queries
-from es_ttc.rescorers.programs.rounds import Search, each
+from es_ttc.rescorers.programs.rounds import RoundSearch, each
 from es_ttc.vectors.chunks import Granularity
 from es_ttc.vectors.tokens import Float32
 
@@ -63,29 +63,29 @@ def covtriple(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # n
     with B.5. On SciFact's train queries the sum of z-scores (nDCG@10 .860) and of plain cosines (.861) are on a par,
     reciprocal ranks and the maximum z-score are a point lower (`benchmarks.programs_constants` at commit cf4207f0).
     """
-    channels = noted(Coverage(D, ctx)(Q), ctx)
+    channels = recorded(Coverage(D, ctx)(Q), ctx)
     total: Float32 = np.sum([along_documents(channel) for channel in channels.values()], axis=0, dtype=np.float32)
     return total
 
 
 def lexhybridrrf(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # noqa: ARG001
     """Return the reciprocal rank fusion of nine embedding channels and two lexical ones: words and word bigrams."""
-    return reciprocal_rank_fusion(list(noted(Hybrid(D, ctx, all_lexical=False)(Q), ctx).values()))
+    return reciprocal_rank_fusion(list(recorded(Hybrid(D, ctx, all_lexical=False)(Q), ctx).values()))
 
 
 def crossroundrrf(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # noqa: ARG001
     """Return ``RRF(rank_R1, rank_R2, rank_R3)``: the plain query, its Rocchio update, its residual."""
-    return Search.begin(Q, D, ctx).fused()
+    return RoundSearch.begin(Q, D, ctx).fused()
 
 
 def diversedualctx(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:  # noqa: ARG001
     """Return CrossRoundRRF's rounds fused with two expansions: by the best and the least similar top document."""
-    search = Search.begin(Q, D, ctx)
+    search = RoundSearch.begin(Q, D, ctx)
     dual_context(search)
     return search.fused()
 
 
-def dual_context(search: Search) -> Float32:
+def dual_context(search: RoundSearch) -> Float32:
     """Add both expansions' rounds and return the queries expanded by the dominant anchor, ``(q, d)``."""
     orders = search.orders()
     dominant = search.expanded(orders[:, 0], QUERY)
@@ -101,9 +101,9 @@ def consensusrocchio(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float3
     return search.fused()
 
 
-def consensus_search(Q: Float32, D: Float32, ctx: Context) -> tuple[Search, Float32]:
+def consensus_search(Q: Float32, D: Float32, ctx: Context) -> tuple[RoundSearch, Float32]:
     """Return the program's rounds, and the queries expanded by their dominant anchors."""
-    search = Search.begin(Q, D, ctx, cross=True)
+    search = RoundSearch.begin(Q, D, ctx, cross=True)
     dominant = dual_context(search)
     search.add_consensus(search.orders())
     return search, dominant
@@ -127,9 +127,9 @@ def momentumprog(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32:
     return momentum_search(Q, D, S, ctx).fused()
 
 
-def momentum_search(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Search:
+def momentum_search(Q: Float32, D: Float32, S: Float32, ctx: Context) -> RoundSearch:
     """Return the program's rounds."""
-    search = Search.begin(Q, D, ctx, cross=True)
+    search = RoundSearch.begin(Q, D, ctx, cross=True)
     orders = search.orders()
     before, after = ranks(S), ranks(search.rounds["rocchio"])
     pairs = [momentum(*row) for row in zip(orders, before, after, strict=True)]
@@ -154,7 +154,7 @@ def graphcentrality(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Float32
     return graph_search(Q, D, S, ctx).fused()
 
 
-def graph_search(Q: Float32, D: Float32, S: Float32, ctx: Context) -> Search:
+def graph_search(Q: Float32, D: Float32, S: Float32, ctx: Context) -> RoundSearch:
     """Return the program's rounds."""
     search = momentum_search(Q, D, S, ctx)
     orders = search.orders()

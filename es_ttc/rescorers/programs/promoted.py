@@ -21,10 +21,10 @@ from es_ttc.rescorers.programs.rescorers import ProgramParams, ProgramRescorer
 from es_ttc.rescorers.programs.source import Refused, compiled
 from es_ttc.vectors.chunks import GRANULARITIES
 
-NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+PROGRAM_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 SERVED_AS: Final = "programs"  # key of the programs among what parameters may name; see `parse_params`
 _READINGS: tuple[Reading, ...] = (*GRANULARITIES, TOPIC, REVERSED, TEXTS)
-SERVED: Final[frozenset[str]] = frozenset(_READINGS)
+SERVED_READINGS: Final[frozenset[str]] = frozenset(_READINGS)
 """Features that an index can store for a program, in addition to whole documents."""
 MAX_SECONDS: Final = 10.0  # time limit of one window, in this process: an endless program then releases its thread
 
@@ -64,14 +64,14 @@ def read_programs(folder: Path | None, runner: Runner = in_this_process) -> dict
     return {SERVED_AS: {path.stem: _rescorer(path, runner) for path in paths}}
 
 
-def digest(source: str) -> str:
+def program_digest(source: str) -> str:
     """Return the hash of a source."""
     return hashlib.sha256(source.encode()).hexdigest()
 
 
-def check_name(name: str) -> None:
+def check_program_name(name: str) -> None:
     """Raise an error for an invalid name of a program."""
-    if not NAME.fullmatch(name):
+    if not PROGRAM_NAME.fullmatch(name):
         raise ConfigurationError(
             f"[{name}] cannot be a program's name: lower-case letters, digits, - and _, 63 at most"
         )
@@ -86,12 +86,12 @@ def _rescorer(path: Path, runner: Runner) -> PromotedRescorer:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ConfigurationError(f"[{path}] is no file of `es-ttc discover promote`: {first['msg']}") from error
-    check_name(manifest.name)
+    check_program_name(manifest.name)
     if manifest.name != path.stem:
         raise ConfigurationError(f"[{path}] is about [{manifest.name}]: name the files so, or promote it again")
-    if digest(source) != manifest.sha256:
+    if program_digest(source) != manifest.sha256:
         raise ConfigurationError(f"[{path.with_suffix('.py')}] is not what was promoted: promote it again")
-    unknown = set(manifest.readings) - SERVED
+    unknown = set(manifest.readings) - SERVED_READINGS
     if unknown:
         raise ConfigurationError(f"[{path}] reads [{min(unknown)}], which no index holds")
     try:

@@ -24,7 +24,7 @@ gate up to .7 gives the same result (`benchmarks.programs_constants` at commit c
 
 
 @dataclass(slots=True)
-class Search:
+class RoundSearch:
     """A batch of ``(q, d)`` queries over ``(n, d)`` documents, and the ``(q, n)`` scores of its rounds, by name."""
 
     queries: Float32
@@ -34,7 +34,7 @@ class Search:
     rounds: dict[str, Float32]
 
     @classmethod
-    def begin(cls, queries: Float32, documents: Float32, context: Context, *, cross: bool = False) -> "Search":
+    def begin(cls, queries: Float32, documents: Float32, context: Context, *, cross: bool = False) -> "RoundSearch":
         """Rank by the plain query, its Rocchio update and its residual: the three rounds of B.6."""
         hybrid = Hybrid(documents, context, all_lexical=True, cross=cross)
         search = cls(queries, documents, context, hybrid, {})

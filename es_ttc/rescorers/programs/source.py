@@ -24,17 +24,17 @@ from es_ttc.rescorers.programs.syntax import printable
 from es_ttc.vectors.chunks import GRANULARITIES
 
 ENTRY: Final = "program"
-ARGUMENTS: Final = ("Q", "D", "S", "ctx")
+PROGRAM_ARGUMENTS: Final = ("Q", "D", "S", "ctx")
 
-MAX_CHARACTERS = 40_000
-MAX_NODES = 6_000
+MAX_SOURCE_CHARACTERS = 40_000
+MAX_SOURCE_NODES = 6_000
 MAX_NUMBERS = 64  # numbers in a program's code. A table of many numbers would be a learned model.
 MAX_LISTED = 12  # numbers in one literal list, tuple, set or dict
 MAX_WHOLE = 10**9
 MAX_TEXT = 400  # characters of all literal texts of a program, without docstrings
 
 
-class Reason(StrEnum):
+class RefusalReason(StrEnum):
     """Why a program is refused. The first six are the paper's constraints (section 3.2)."""
 
     TASK_UNIVERSAL = "task_universal"
@@ -63,7 +63,7 @@ class Refused(EsTtcError):
     status = 400
     type = "ttc_program_refused_exception"
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    def __init__(self, reason: RefusalReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail  # one sentence with the cause and the place
@@ -151,18 +151,20 @@ _KNOWN_TEXTS = frozenset((*ADAPTERS, *GRANULARITIES))
 
 def parse(source: str) -> ast.Module:
     """Return a program's syntax tree."""
-    if len(source) > MAX_CHARACTERS:
-        raise Refused(Reason.SYNTAX, f"{len(source):,} characters; programs have at most {MAX_CHARACTERS:,}")
+    if len(source) > MAX_SOURCE_CHARACTERS:
+        raise Refused(
+            RefusalReason.SYNTAX, f"{len(source):,} characters; programs have at most {MAX_SOURCE_CHARACTERS:,}"
+        )
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         place = f"line {error.lineno}: " if isinstance(error, SyntaxError) and error.lineno else ""
         problem = error.msg if isinstance(error, SyntaxError) else str(error) or "nested too deeply"
-        raise Refused(Reason.SYNTAX, f"{place}{problem}") from None
-    if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
-        raise Refused(Reason.SYNTAX, f"more than {MAX_NODES:,} nodes of syntax")
-    if syntax.depth(tree) > syntax.MAX_DEPTH:
-        raise Refused(Reason.SYNTAX, f"nested more than {syntax.MAX_DEPTH} levels deep")
+        raise Refused(RefusalReason.SYNTAX, f"{place}{problem}") from None
+    if sum(1 for _ in ast.walk(tree)) > MAX_SOURCE_NODES:
+        raise Refused(RefusalReason.SYNTAX, f"more than {MAX_SOURCE_NODES:,} nodes of syntax")
+    if syntax.depth(tree) > syntax.MAX_TREE_DEPTH:
+        raise Refused(RefusalReason.SYNTAX, f"nested more than {syntax.MAX_TREE_DEPTH} levels deep")
     return tree
 
 
@@ -183,7 +185,7 @@ def compiled(source: str, *, seconds: float | None = None) -> Program:
     try:
         exec(compile(tree, "<program>", "exec"), namespace)  # noqa: S102 - checked above; without builtins of effect
     except Exception as error:
-        raise Refused(Reason.FAILED, f"{type(error).__name__} while it was defined: {error}") from error
+        raise Refused(RefusalReason.FAILED, f"{type(error).__name__} while it was defined: {error}") from error
     program: Program = namespace[ENTRY]
     return program if seconds is None else clocked.limited(program, seconds)
 
@@ -246,12 +248,12 @@ class _Checks:
         self._bound |= _bindings(self._tree)
         hidden = self._bound & self._modules.keys()
         if hidden:
-            raise Refused(Reason.FORBIDDEN, f"[{min(hidden)}] is a module: no other thing can have its name")
+            raise Refused(RefusalReason.FORBIDDEN, f"[{min(hidden)}] is a module: no other thing can have its name")
         for node in ast.walk(self._tree):
             self._node(node)
         found = syntax.fault(self._tree)
         if found is not None:
-            raise Refused(Reason.FORBIDDEN, f"line {found.line}: {found.detail}")
+            raise Refused(RefusalReason.FORBIDDEN, f"line {found.line}: {found.detail}")
         self._literals()
 
     def _imports(self) -> None:
@@ -260,20 +262,20 @@ class _Checks:
                 for alias in node.names:
                     self._module(node, alias.name)
                     if alias.name not in ("numpy", *_LIBRARIES) or "." in alias.name:
-                        self._refuse(Reason.FORBIDDEN, node, f"write [from {alias.name} import ...]")
+                        self._refuse(RefusalReason.FORBIDDEN, node, f"write [from {alias.name} import ...]")
                     self._modules[alias.asname or alias.name] = alias.name
             elif isinstance(node, ast.ImportFrom):
                 module = node.module or ""
                 if node.level:
-                    self._refuse(Reason.EXTERNAL, node, "relative imports name no module that programs may use")
+                    self._refuse(RefusalReason.EXTERNAL, node, "relative imports name no module that programs may use")
                 self._module(node, module)
                 if module == "numpy":
-                    self._refuse(Reason.FORBIDDEN, node, "write [import numpy as np]")
+                    self._refuse(RefusalReason.FORBIDDEN, node, "write [import numpy as np]")
                 names = _LIBRARIES[module] if module in _LIBRARIES else importable(module)
                 for alias in node.names:
                     if alias.name not in names:
                         detail = f"[{module}] gives programs no [{printable(alias.name)}]{_hint(alias.name, names)}"
-                        self._refuse(Reason.EXTERNAL, node, detail)
+                        self._refuse(RefusalReason.EXTERNAL, node, detail)
                     self._bound.add(alias.asname or alias.name)
 
     def _module(self, node: ast.AST, name: str) -> None:
@@ -281,11 +283,11 @@ class _Checks:
             return
         root = name.partition(".")[0]
         if name in _RANDOM or root in _RANDOM:
-            self._refuse(Reason.DETERMINISTIC, node, f"imports [{name}]: equal inputs must give equal scores")
+            self._refuse(RefusalReason.DETERMINISTIC, node, f"imports [{name}]: equal inputs must give equal scores")
         if root in _HARMFUL:
-            self._refuse(Reason.FORBIDDEN, node, f"imports [{name}]: programs compute on their inputs alone")
+            self._refuse(RefusalReason.FORBIDDEN, node, f"imports [{name}]: programs compute on their inputs alone")
         self._refuse(
-            Reason.EXTERNAL,
+            RefusalReason.EXTERNAL,
             node,
             f"imports [{printable(name)}]: programs use numpy, the primitives and ctx.encode_fn, and nothing else",
         )
@@ -298,35 +300,40 @@ class _Checks:
                     continue
                 case ast.FunctionDef():
                     if node.decorator_list:
-                        self._refuse(Reason.FORBIDDEN, node, "decorators are not needed")
+                        self._refuse(RefusalReason.FORBIDDEN, node, "decorators are not needed")
                     entries += node.name == ENTRY
                     if node.name == ENTRY:
                         self._signature(node)
                 case ast.Assign() | ast.AnnAssign():
                     if not _is_constant(node.value):
                         self._refuse(
-                            Reason.CONSTANTS, node, "a module's values are literal numbers, texts or tuples of them"
+                            RefusalReason.CONSTANTS,
+                            node,
+                            "a module's values are literal numbers, texts or tuples of them",
                         )
                 case _:
-                    self._refuse(Reason.INTERFACE, node, "a program is imports, constants and functions")
+                    self._refuse(RefusalReason.INTERFACE, node, "a program is imports, constants and functions")
         if entries != 1:
-            raise Refused(Reason.INTERFACE, f"{entries} functions [def {ENTRY}({', '.join(ARGUMENTS)})]; there is one")
+            raise Refused(
+                RefusalReason.INTERFACE,
+                f"{entries} functions [def {ENTRY}({', '.join(PROGRAM_ARGUMENTS)})]; there is one",
+            )
 
     def _signature(self, node: ast.FunctionDef) -> None:
         given = node.args
         names = tuple(one.arg for one in given.args)
         if given.defaults or given.kw_defaults or given.kwonlyargs:
-            self._refuse(Reason.CONSTANTS, node, "parameters with values would be tuned: constants are fixed")
-        if names != ARGUMENTS or given.posonlyargs or given.vararg or given.kwarg:
-            self._refuse(Reason.INTERFACE, node, f"it is [def {ENTRY}({', '.join(ARGUMENTS)})]")
+            self._refuse(RefusalReason.CONSTANTS, node, "parameters with values would be tuned: constants are fixed")
+        if names != PROGRAM_ARGUMENTS or given.posonlyargs or given.vararg or given.kwarg:
+            self._refuse(RefusalReason.INTERFACE, node, f"it is [def {ENTRY}({', '.join(PROGRAM_ARGUMENTS)})]")
 
     def _node(self, node: ast.AST) -> None:
         match node:
             case ast.Global() | ast.Nonlocal():
-                self._refuse(Reason.CONSTANTS, node, "state that outlives a call is no constant")
+                self._refuse(RefusalReason.CONSTANTS, node, "state that outlives a call is no constant")
             case ast.FunctionDef() | ast.Lambda():
                 if any(not _is_constant(one) for one in (*node.args.defaults, *filter(None, node.args.kw_defaults))):
-                    self._refuse(Reason.CONSTANTS, node, "defaults are literal constants")
+                    self._refuse(RefusalReason.CONSTANTS, node, "defaults are literal constants")
             case ast.Name():
                 self._name(node)
             case ast.Attribute():
@@ -335,47 +342,51 @@ class _Checks:
                 self._comparison(node)
             case ast.Dict():
                 if any(isinstance(key, ast.Constant) and _is_telling(key.value) for key in node.keys):
-                    self._refuse(Reason.TASK_UNIVERSAL, node, "a table by number can hold one entry a task")
+                    self._refuse(RefusalReason.TASK_UNIVERSAL, node, "a table by number can hold one entry a task")
             case _:
                 return
 
     def _name(self, node: ast.Name) -> None:
         name = node.id
         if not isinstance(node.ctx, ast.Load):
-            if name.startswith("__") or name in self._modules or name == ARGUMENTS[-1]:
-                self._refuse(Reason.FORBIDDEN, node, f"[{printable(name)}] cannot be set")
+            if name.startswith("__") or name in self._modules or name == PROGRAM_ARGUMENTS[-1]:
+                self._refuse(RefusalReason.FORBIDDEN, node, f"[{printable(name)}] cannot be set")
             return
         if name in self._modules or name in self._bound:
             return
         if name in _UNSTEADY:
-            self._refuse(Reason.DETERMINISTIC, node, f"[{name}] differs from process to process")
+            self._refuse(RefusalReason.DETERMINISTIC, node, f"[{name}] differs from process to process")
         if name not in _BUILTINS:
-            self._refuse(Reason.FORBIDDEN, node, f"[{printable(name)}] is no name that programs may use")
+            self._refuse(RefusalReason.FORBIDDEN, node, f"[{printable(name)}] is no name that programs may use")
 
     def _attribute(self, node: ast.Attribute) -> None:
         name = node.attr
         if not isinstance(node.ctx, ast.Load):
-            self._refuse(Reason.FORBIDDEN, node, f"[.{printable(name)}] cannot be set")
+            self._refuse(RefusalReason.FORBIDDEN, node, f"[.{printable(name)}] cannot be set")
         dotted = _dotted(node)
         module = self._modules.get(dotted.partition(".")[0]) if dotted else None
         if module is not None and dotted is not None:
             self._library(node, module, dotted.partition(".")[2])
             return
         if name in _IDENTIFIERS:
-            self._refuse(Reason.TASK_UNIVERSAL, node, f"[.{name}] names the task's own texts")
+            self._refuse(RefusalReason.TASK_UNIVERSAL, node, f"[.{name}] names the task's own texts")
         if isinstance(node.value, ast.Name) and node.value.id == "ctx" and name not in _CONTEXT:
-            self._refuse(Reason.FORBIDDEN, node, f"[ctx.{printable(name)}]: ctx gives {', '.join(sorted(_CONTEXT))}")
+            self._refuse(
+                RefusalReason.FORBIDDEN, node, f"[ctx.{printable(name)}]: ctx gives {', '.join(sorted(_CONTEXT))}"
+            )
         if name.startswith("_") or name not in _ATTRIBUTES:
             hint = _hint(name, _ATTRIBUTES, ".")
-            self._refuse(Reason.FORBIDDEN, node, f"[.{printable(name)}] is no attribute that programs may use{hint}")
+            self._refuse(
+                RefusalReason.FORBIDDEN, node, f"[.{printable(name)}] is no attribute that programs may use{hint}"
+            )
 
     def _library(self, node: ast.AST, module: str, path: str) -> None:
         if module == "numpy" and path.partition(".")[0] == "random":
-            self._refuse(Reason.DETERMINISTIC, node, "numpy.random: equal inputs must give equal scores")
+            self._refuse(RefusalReason.DETERMINISTIC, node, "numpy.random: equal inputs must give equal scores")
         known = _NUMPY if module == "numpy" else _LIBRARIES[module]
         if path not in known:
             detail = f"[{module}.{printable(path)}] is not one that programs may use{_hint(path, known)}"
-            self._refuse(Reason.FORBIDDEN, node, detail)
+            self._refuse(RefusalReason.FORBIDDEN, node, detail)
 
     def _comparison(self, node: ast.Compare) -> None:
         if not any(isinstance(one, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for one in node.ops):
@@ -384,7 +395,7 @@ class _Checks:
             for part in ast.walk(side):
                 if isinstance(part, ast.Constant) and _is_telling(part.value):
                     self._refuse(
-                        Reason.TASK_UNIVERSAL,
+                        RefusalReason.TASK_UNIVERSAL,
                         node,
                         f"compares with [{printable(str(part.value))}]: a rule for one task, text or size",
                     )
@@ -396,25 +407,29 @@ class _Checks:
             if isinstance(node, ast.List | ast.Tuple | ast.Set | ast.Dict):
                 listed = node.values if isinstance(node, ast.Dict) else node.elts
                 if sum(_is_number(one) for one in listed) > MAX_LISTED:
-                    self._refuse(Reason.EXTERNAL, node, f"more than {MAX_LISTED} numbers in a row are parameters")
+                    self._refuse(
+                        RefusalReason.EXTERNAL, node, f"more than {MAX_LISTED} numbers in a row are parameters"
+                    )
             if not isinstance(node, ast.Constant) or id(node) in self._docstrings:
                 continue
             if isinstance(node.value, bytes):
-                self._refuse(Reason.EXTERNAL, node, "bytes hold parameters")
+                self._refuse(RefusalReason.EXTERNAL, node, "bytes hold parameters")
             if isinstance(node.value, str) and node.value not in _KNOWN_TEXTS:
                 text += len(node.value)
             if isinstance(node.value, int | float | complex) and not isinstance(node.value, bool):
                 numbers += 1
                 if abs(node.value) > MAX_WHOLE:
-                    self._refuse(Reason.EXTERNAL, node, "a number of so many digits holds parameters")
+                    self._refuse(RefusalReason.EXTERNAL, node, "a number of so many digits holds parameters")
         if numbers > MAX_NUMBERS:
-            raise Refused(Reason.EXTERNAL, f"{numbers} numbers are parameters: programs have at most {MAX_NUMBERS}")
+            raise Refused(
+                RefusalReason.EXTERNAL, f"{numbers} numbers are parameters: programs have at most {MAX_NUMBERS}"
+            )
         if text > MAX_TEXT:
             raise Refused(
-                Reason.TASK_UNIVERSAL, f"{text} characters of text in the code: programs have at most {MAX_TEXT}"
+                RefusalReason.TASK_UNIVERSAL, f"{text} characters of text in the code: programs have at most {MAX_TEXT}"
             )
 
-    def _refuse(self, reason: Reason, node: ast.AST, detail: str) -> None:
+    def _refuse(self, reason: RefusalReason, node: ast.AST, detail: str) -> None:
         raise Refused(reason, f"line {getattr(node, 'lineno', 1)}: {detail}")
 
 

@@ -25,7 +25,7 @@ _LINE = re.compile(r"\s*\n\s*")
 _WORD = re.compile(r"\w")
 
 
-class Span(NamedTuple):
+class TextSpan(NamedTuple):
     """Characters ``start`` to ``end`` (exclusive) of a text; never empty, without white space at either end."""
 
     start: int
@@ -36,11 +36,11 @@ class Span(NamedTuple):
 class Split:
     """A document's chunks, each list in the order of the text; `pairs` are consecutive sentences, or the only one."""
 
-    sentences: tuple[Span, ...]
-    pairs: tuple[Span, ...]
-    paragraphs: tuple[Span, ...]
+    sentences: tuple[TextSpan, ...]
+    pairs: tuple[TextSpan, ...]
+    paragraphs: tuple[TextSpan, ...]
 
-    def of(self, granularity: Granularity) -> tuple[Span, ...]:
+    def of(self, granularity: Granularity) -> tuple[TextSpan, ...]:
         """Return the chunks of one granularity."""
         match granularity:
             case "sentences":
@@ -55,11 +55,11 @@ def split(text: str, fields: Iterable[tuple[int, int]] = (), *, most: int = MAX_
     """Cut a document, of which no chunk but a run crosses a field's end."""
     parts = [part for start, end in (list(fields) or [(0, len(text))]) for part in _paragraphs(text, start, end)]
     sentences = _runs(_joined(text, (one for part in parts for one in _sentences(text, part))), most)
-    pairs = tuple(Span(a.start, b.end) for a, b in pairwise(sentences)) or sentences
+    pairs = tuple(TextSpan(a.start, b.end) for a, b in pairwise(sentences)) or sentences
     return Split(sentences, pairs, _runs(_joined(text, parts), most))
 
 
-def _paragraphs(text: str, start: int, end: int) -> Iterator[Span]:
+def _paragraphs(text: str, start: int, end: int) -> Iterator[TextSpan]:
     """Blank lines part paragraphs; where a text has none, line ends do."""
     field = text[start:end]
     mark = _BLANK_LINES if _BLANK_LINES.search(field) else _LINE
@@ -70,7 +70,7 @@ def _paragraphs(text: str, start: int, end: int) -> Iterator[Span]:
     yield from _trimmed(text, start + position, end)
 
 
-def _sentences(text: str, paragraph: Span) -> Iterator[Span]:
+def _sentences(text: str, paragraph: TextSpan) -> Iterator[TextSpan]:
     try:
         from sentencex import get_sentence_boundaries
     except ImportError as error:
@@ -79,38 +79,38 @@ def _sentences(text: str, paragraph: Span) -> Iterator[Span]:
         yield from _trimmed(text, paragraph.start + boundary["start_index"], paragraph.start + boundary["end_index"])
 
 
-def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
+def _trimmed(text: str, start: int, end: int) -> Iterator[TextSpan]:
     """Yield the span without the white space around it, if anything is left."""
     part = text[start:end]
     stripped = part.strip()
     if stripped:
         first = start + len(part) - len(part.lstrip())
-        yield Span(first, first + len(stripped))
+        yield TextSpan(first, first + len(stripped))
 
 
-def _joined(text: str, spans: Iterable[Span]) -> list[Span]:
+def _joined(text: str, spans: Iterable[TextSpan]) -> list[TextSpan]:
     """Join a chunk without letters or digits to the one before it; a leading one to the first that has some."""
-    joined: list[Span] = []
+    joined: list[TextSpan] = []
     for span in spans:
         worded = _WORD.search(text, span.start, span.end) is not None
         if joined and (not worded or _WORD.search(text, joined[-1].start, joined[-1].end) is None):
-            joined[-1] = Span(joined[-1].start, span.end)
+            joined[-1] = TextSpan(joined[-1].start, span.end)
         else:
             joined.append(span)
     return joined
 
 
-def _runs(spans: Sequence[Span], most: int) -> tuple[Span, ...]:
+def _runs(spans: Sequence[TextSpan], most: int) -> tuple[TextSpan, ...]:
     """Return the spans, or if there are too many, ``most`` runs of consecutive ones of about equal length."""
     if len(spans) <= most:
         return tuple(spans)
-    runs: list[Span] = []
+    runs: list[TextSpan] = []
     total, taken, first = sum(end - start for start, end in spans), 0, 0
     for place, span in enumerate(spans):
         taken += span.end - span.start
         runs_left, spans_left = most - len(runs) - 1, len(spans) - place - 1
         full = taken * most >= (len(runs) + 1) * total
         if (full and runs_left) or spans_left == runs_left or not spans_left:
-            runs.append(Span(spans[first].start, span.end))
+            runs.append(TextSpan(spans[first].start, span.end))
             first = place + 1
     return tuple(runs)

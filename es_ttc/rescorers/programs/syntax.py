@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-MAX_DEPTH: Final = 150  # maximum depth of a tree. Deeper ones would exceed the interpreter's recursion limit.
+MAX_TREE_DEPTH: Final = 150  # maximum depth of a tree. Deeper ones would exceed the interpreter's recursion limit.
 
 UNUSED: Final = "_"  # the only name that does not begin with a letter: for unused values
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,79}")
 
-ALLOWED: Final[frozenset[type[ast.AST]]] = frozenset(
+ALLOWED_NODES: Final[frozenset[type[ast.AST]]] = frozenset(
     {
         ast.Module,
         # statements
@@ -41,23 +41,23 @@ _DOTTED = frozenset({(ast.ImportFrom, "module"), (ast.alias, "name")})  # fields
 _IGNORED = "type_comment"
 
 
-class Fault(NamedTuple):
+class SyntaxFault(NamedTuple):
     """The first part of a tree that programs may not use."""
 
     line: int
     detail: str
 
 
-def fault(tree: ast.AST) -> Fault | None:
+def fault(tree: ast.AST) -> SyntaxFault | None:
     """Return the first kind of node or name that is not allowed, or None."""
     line = 1
     for node in ast.walk(tree):
         line = getattr(node, "lineno", line)
-        if type(node) not in ALLOWED:
-            return Fault(line, f"[{type(node).__name__}] is not part of the programs' Python")
+        if type(node) not in ALLOWED_NODES:
+            return SyntaxFault(line, f"[{type(node).__name__}] is not part of the programs' Python")
         for name in identifiers(node):
             if not is_identifier(name):
-                return Fault(
+                return SyntaxFault(
                     line,
                     f"[{printable(name)}] cannot be a name: it begins with a letter and has letters a-z, digits and "
                     "underscores, 80 at most",

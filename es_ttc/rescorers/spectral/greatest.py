@@ -41,15 +41,15 @@ def greatest_cosines(
 
     `plain`, ``(p, d)`` unit rows, are compared with the tokens themselves alone; their cosines follow, ``(k, r + p)``.
     """
-    further = 0 if plain is None else len(plain)
+    plain_rows = 0 if plain is None else len(plain)
     every = vectors if plain is None else np.concatenate([vectors, plain])
     best = np.full((len(tokens), len(every)), EMPTY_DOCUMENT, dtype=np.float32)
     if compiled.enabled():
-        _compiled(best[:, None], every, further, tokens, norms, scales)
+        _compiled(best[:, None], every, plain_rows, tokens, norms, scales)
     else:
         for block in blocks(vectors, tokens, norms, scales):  # one pass over scales and positions together
             best[block.documents, : len(vectors)] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
-        for block in blocks(every[len(vectors) :], tokens, None, (IDENTITY,)) if further else ():
+        for block in blocks(every[len(vectors) :], tokens, None, (IDENTITY,)) if plain_rows else ():
             best[block.documents, len(vectors) :] = maximum(block.cosines.reshape(*block.cosines.shape[:2], -1))
     if norms is not None and len(odd := with_wrong_norms(best[:, : len(vectors)])):
         best[odd] = greatest_cosines(vectors, [tokens[place] for place in odd], None, scales, plain=plain)
@@ -120,7 +120,7 @@ def _compiled_alike(
     beyond = scales[int(identity) :]
     smoothing = beyond[: len(beyond) - int(mean)]
     # Transforms of one size side by side, and equal lengths, so that spectra are read from the cache.
-    table = window.Table(
+    table = window.WindowTable(
         tokens,
         norms,
         beyond,

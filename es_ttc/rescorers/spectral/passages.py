@@ -19,7 +19,7 @@ MATCH_SCALE = 3.0  # scale of the match inside a passage: 5 or 6 tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class BestPassage:
     """A stretch of one text field, by characters; `match` is the text inside it that is nearest to the query."""
 
     field: int
@@ -31,7 +31,7 @@ class Passage:
 
 def best_passages(
     vectors: Float32, tokens: TokenVectors, norms: ScaleNorms | None, offsets: NDArray[np.int32], count: int
-) -> list[Passage]:
+) -> list[BestPassage]:
     """Return a document's best passages for the best of ``(r, d)`` rows; those of one field do not overlap."""
     for block in blocks(vectors, [tokens], None if norms is None else [norms], (MATCH_SCALE, PASSAGE_SCALE)):
         narrow, wide = block.cosines[0].max(axis=0)
@@ -53,12 +53,12 @@ def _apart(wide: Float32, offsets: NDArray[np.int32], count: int) -> list[int]:
     return positions
 
 
-def _passage(narrow: Float32, wide: Float32, offsets: NDArray[np.int32], position: int) -> Passage:
+def _passage(narrow: Float32, wide: Float32, offsets: NDArray[np.int32], position: int) -> BestPassage:
     """Return the passage at a position whose token has text."""
     inside = _inside(offsets, PASSAGE_SCALE, position)
     peak = int(inside[np.argmax(narrow[inside])])
     match = np.intersect1d(inside, _inside(offsets, MATCH_SCALE, peak))
-    return Passage(
+    return BestPassage(
         field=int(offsets[position, 0]),
         start=int(offsets[inside, 1].min()),
         end=int(offsets[inside, 2].max()),

@@ -21,12 +21,12 @@ import numpy as np
 
 from es_ttc.rescorers.base import Feature
 from es_ttc.rescorers.nnn.active_set import TOLERANCE, Solution
-from es_ttc.rescorers.nnn.dictionary import Dictionary, Places
+from es_ttc.rescorers.nnn.dictionary import AtomPlaces, Dictionary
 from es_ttc.rescorers.nnn.objective import Penalty, dual_objective
 from es_ttc.retrievers.base import Documents, Search
 from es_ttc.vectors.tokens import Float32, Float64
 
-Solver = Callable[[Dictionary, Float64, Places | None], Solution]
+Solver = Callable[[Dictionary, Float64, AtomPlaces | None], Solution]
 """Solves the problem on a dictionary for a query, from an initial selection."""
 
 Stop = Literal["certified", "rounds", "time", "changed", "rounding", "empty"]
@@ -122,7 +122,7 @@ async def column_generation(query: Float64, search: Search, solve: Solver, effor
         longest = max(longest, time.monotonic() - began)
         return products
 
-    async def solved(start: Places | None) -> Solution:
+    async def solved(start: AtomPlaces | None) -> Solution:
         return await search.compute(solve, Dictionary.of(columns.rows), query, start)
 
     def ended(stop: Stop) -> CorpusSolution:

@@ -8,7 +8,7 @@ from pydantic import Field
 from es_ttc.errors import InvalidRequest
 from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.nnn import Dictionary, NnnParams, Penalty, Solution, select, solve
-from es_ttc.rescorers.nnn.dictionary import Places
+from es_ttc.rescorers.nnn.dictionary import AtomPlaces
 from es_ttc.rescorers.nnn.rescorer import details, mean_of, scores
 from es_ttc.retrievers.base import Retrieved, Search, Vectors
 from es_ttc.retrievers.nnn.columns import CorpusSolution, SearchLimits, Solver, column_generation
@@ -73,7 +73,7 @@ class NnnRetriever:
 def solver(params: NnnParams) -> Solver:
     """Return the solver for some parameters, for a dictionary of any size."""
 
-    def solve_at(dictionary: Dictionary, query: Float64, start: Places | None) -> Solution:
+    def solve_at(dictionary: Dictionary, query: Float64, start: AtomPlaces | None) -> Solution:
         if params.documents is not None:
             return select(dictionary, query, params.documents, l2=params.l2)
         return solve(dictionary, query, Penalty(params.l1, params.l2), start=start)

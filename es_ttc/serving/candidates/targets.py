@@ -9,7 +9,7 @@ from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EncoderMismatch
 from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.fields import READY
-from es_ttc.index.mappings.queries import MAX_CANDIDATES
+from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE
 from es_ttc.serving.answer_forms import TERMS, require_form
 from es_ttc.serving.candidates.batches import Answer, Body, TargetSearches, require_complete
@@ -23,7 +23,7 @@ _REMEMBERED_SECONDS = 60.0
 _NOT_READABLE = (401, 403, 404)
 _FEW = 1000
 _COUNT: Body = {"size": 0, "track_total_hits": False}
-_BY_INDEX = {"terms": {"field": "_index", "size": MAX_CANDIDATES}}
+_BY_INDEX = {"terms": {"field": "_index", "size": MAX_KNN_CANDIDATES}}
 _COUNTS = {"encoders": {"terms": {"field": ENCODER, "size": 10}}, "indices": _BY_INDEX}
 _NO_INDEX: Answer = {"indices": {"buckets": []}}  # a search of no index has no aggregations
 _BY_BOTH = {**_BY_INDEX, "aggs": {"encoders": {"terms": {"field": ENCODER, "size": 1}}}}
@@ -41,12 +41,14 @@ class SideIndex:
     def first_count(self, k: int) -> int:
         """Return the number of neighbours to request so that k of them can be expected to match."""
         count = k if self.matching >= self.documents else -(-3 * k * self.documents // (2 * max(1, self.matching)))
-        return min(count, MAX_CANDIDATES)
+        return min(count, MAX_KNN_CANDIDATES)
 
     def filter_first(self, count: int) -> bool:
         """Return whether to read the ids of all matching documents before the vectors are searched."""
         few = self.matching <= _FEW and 2 * self.matching < self.documents
-        return few or (count >= MAX_CANDIDATES and self.matching <= MAX_CANDIDATES and self.matching < self.documents)
+        return few or (
+            count >= MAX_KNN_CANDIDATES and self.matching <= MAX_KNN_CANDIDATES and self.matching < self.documents
+        )
 
 
 @dataclass(frozen=True, slots=True)

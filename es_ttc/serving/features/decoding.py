@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 
 from es_ttc.engine.versions import Product
 from es_ttc.errors import EngineError
-from es_ttc.index.mappings.readers import (
-    BlobReader,
-    FeatureReader,
-    Hit,
-    Query,
-    ReadFeature,
-    layout_of,
-)
+from es_ttc.index.mappings.readers import BlobReader, LayoutReader, ReadFeature, ReadQuery, StoredHit, layout_of
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.rescorers.base import Feature
 from es_ttc.serving.features.keys import DocumentKey, SentBlobs, reader_for, unsendable
@@ -55,7 +48,7 @@ class ShardsFailed(EngineError):
 
 
 def read_request(
-    keys: Sequence[DocumentKey], features: Sequence[Feature], product: Product, *further: Query, bare: bool = False
+    keys: Sequence[DocumentKey], features: Sequence[Feature], product: Product, *further: ReadQuery, bare: bool = False
 ) -> dict[str, Any]:
     """Return the search that reads stored features by content, for documents of one index, encoder and layout.
 
@@ -66,7 +59,7 @@ def read_request(
     if "docvalue_fields" in request or "script_fields" in request:
         # Older engines cannot add the collapsed field to a list without it.
         request["docvalue_fields"] = [HASH, *request.get("docvalue_fields", ())]
-    query: Query = {
+    query: ReadQuery = {
         "bool": {
             "filter": [
                 {"terms": {HASH: [key.hash for key in keys]}},
@@ -103,7 +96,7 @@ def decode_sent(sent: SentBlobs, keys: Sequence[DocumentKey], features: Sequence
     return _decoded(hits, _SENT, features)
 
 
-def features_from_hit(key: DocumentKey, hit: Hit, features: Iterable[Feature]) -> Stored:
+def features_from_hit(key: DocumentKey, hit: StoredHit, features: Iterable[Feature]) -> Stored:
     """Return the features in a document's hit, without those that are missing or damaged."""
     reader = reader_for([key])
     stored: Stored = {}
@@ -125,7 +118,7 @@ def group_by_layout(keys: Sequence[DocumentKey]) -> Iterator[Sequence[DocumentKe
 
 def _decoded(
     hits: Iterable[tuple[DocumentKey, Mapping[str, Any]]],
-    reader: FeatureReader,
+    reader: LayoutReader,
     features: Sequence[Feature],
 ) -> Fetched:
     fetched: Fetched = {}
@@ -142,7 +135,7 @@ def _decoded(
     return fetched
 
 
-def _feature_of(reader: FeatureReader, hit: Hit, feature: Feature, key: DocumentKey) -> ReadFeature | SkipReason:
+def _feature_of(reader: LayoutReader, hit: StoredHit, feature: Feature, key: DocumentKey) -> ReadFeature | SkipReason:
     read = reader.read(hit, feature)
     if read is None:
         return ABSENT

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from es_ttc.encoders.base import TOKENS_FROM
 from es_ttc.errors import EngineError
-from es_ttc.index.mappings.readers import SENDABLE_LAYOUTS, FeatureReader, layout_of, reader_of
+from es_ttc.index.mappings.readers import SENDABLE_LAYOUTS, LayoutReader, layout_of, reader_of
 from es_ttc.index.mappings.spec import ENCODER, HASH
 
 SEQ_NO = "_seq_no"
@@ -143,7 +143,7 @@ def dims_of(encoder: str) -> tuple[int | None, int | None]:
     return first, second
 
 
-def reader_for(keys: Sequence[DocumentKey]) -> FeatureReader:
+def reader_for(keys: Sequence[DocumentKey]) -> LayoutReader:
     """Return the reader for documents of one layout."""
     try:
         return reader_of(layout_of(keys[0].hash))

@@ -19,7 +19,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.compose import compose, content_hash
 from es_ttc.index.mappings.attached import ID, ROUTING, SEQ_NO, SOURCE, side_alias
 from es_ttc.index.mappings.fields import READY
-from es_ttc.index.mappings.queries import MAX_CANDIDATES
+from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
 from es_ttc.serving.engine import EngineClient, NotForCaller, NotThere
 from es_ttc.serving.features.keys import SEQ_NO as SEQ_NO_OF_HITS
@@ -27,7 +27,7 @@ from es_ttc.serving.features.keys import DocumentKey, RoutedId, is_mark
 from es_ttc.serving.features.locations import FeatureLocations, own_keys
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
-from es_ttc.settings import SideCredentials
+from es_ttc.settings import SideIndexAuth
 
 MARK_FIELDS = (ID, ROUTING, SOURCE, SEQ_NO, HASH, ENCODER, STATE)
 """Doc values of a side index's documents that :func:`mark_of` reads."""
@@ -52,7 +52,7 @@ class Mark:
 class FeatureLocator:
     """Finds the features of attached indices; side indices are read as the caller, or as the gateway itself."""
 
-    def __init__(self, engine: EngineClient, credentials: SideCredentials) -> None:
+    def __init__(self, engine: EngineClient, credentials: SideIndexAuth) -> None:
         self._engine = engine
         self._credentials = credentials
         self._with_sides: LruCache[str, bool] = LruCache(_MAX_REMEMBERED)
@@ -150,7 +150,7 @@ class FeatureLocator:
         """Return the marks of some documents, in one search: so all are of one side index and one encoder."""
         body = {
             "query": {"ids": {"values": list(ids)}},
-            "size": MAX_CANDIDATES if ids else 0,
+            "size": MAX_KNN_CANDIDATES if ids else 0,
             "stored_fields": "_none_",
             "docvalue_fields": [*MARK_FIELDS],
             "track_total_hits": False,
@@ -214,7 +214,7 @@ class FeatureLocator:
                     ]
                 }
             },
-            "size": MAX_CANDIDATES,
+            "size": MAX_KNN_CANDIDATES,
             "_source": list(spec.text_fields),
             "track_total_hits": False,
         }

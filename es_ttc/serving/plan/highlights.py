@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from es_ttc.common.validation import shown, validated
 from es_ttc.common.whole_words import whole_words
 from es_ttc.errors import InvalidRequest
-from es_ttc.rescorers.spectral.passages import Passage
+from es_ttc.rescorers.spectral.passages import BestPassage
 from es_ttc.serving.request.section import KEY, MAX_PASSAGES
 
 _INHERITED = ("number_of_fragments", "order", "pre_tags", "post_tags")
@@ -44,7 +44,7 @@ class Highlight:
     tags: tuple[str, str]
     escaped: bool
 
-    def fragments(self, values: Sequence[str], passages: Sequence[Passage]) -> list[str]:
+    def fragments(self, values: Sequence[str], passages: Sequence[BestPassage]) -> list[str]:
         """Return the fragments of a field with their matches marked; none crosses the values of a list.
 
         Passages, best first, have offsets in all values of the field, joined by one space.
@@ -54,7 +54,7 @@ class Highlight:
             chosen.sort(key=lambda passage: passage.start)
         return [self._marked(values, passage) for passage in chosen]
 
-    def _marked(self, values: Sequence[str], passage: Passage) -> str:
+    def _marked(self, values: Sequence[str], passage: BestPassage) -> str:
         text, position = _value_at(values, passage.match[0])
         start, end = whole_words(text, max(0, passage.start - position), min(len(text), passage.end - position))
         first, last = whole_words(text, passage.match[0] - position, min(len(text), passage.match[1] - position))

@@ -17,7 +17,7 @@ from es_ttc.errors import EncoderError, EsTtcError, MissingFeature
 from es_ttc.rescorers.base import Feature, Query, Window
 from es_ttc.rescorers.evidence_map import evidence_map
 from es_ttc.rescorers.spectral import DEFAULT_SCALES, SpectralParams
-from es_ttc.rescorers.spectral.passages import Passage, best_passages
+from es_ttc.rescorers.spectral.passages import BestPassage, best_passages
 from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.features.scores import FeatureNeeds, Method, Timings, WindowRequest, first_pass_scores
 from es_ttc.serving.gateway import Gateway
@@ -29,7 +29,7 @@ from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 
 T = TypeVar("T")
-Named = tuple[str, Passage]
+Named = tuple[str, BestPassage]
 """A passage with the name of its field."""
 Show = Callable[[Query, TokenVectors, ScaleNorms | None, NDArray[np.int32]], T]
 """Returns what is shown of one document, from its tokens, their norms if they are stored, and their offsets."""
@@ -65,7 +65,7 @@ async def add_evidence(
     hits: list[dict[str, Any]] = response["hits"]["hits"]
     if not hits:
         return
-    budget, name = plan.section.timeout_ms or gateway.settings.default_timeout_ms, plan.section.method
+    budget, name = plan.section.timeout_ms or gateway.settings.scoring_timeout_ms, plan.section.method
     deadline = Deadline.within(budget, timeout_ms=plan.timeout_ms, started=started, since=since)
     if plan.reads_passages:
         began = time.perf_counter()
@@ -104,7 +104,7 @@ async def _passages(
 
     def passages(
         query: Query, tokens: TokenVectors, norms: ScaleNorms | None, offsets: NDArray[np.int32]
-    ) -> list[Passage]:
+    ) -> list[BestPassage]:
         return best_passages(query.of_tokens, tokens, norms, offsets, count)
 
     of_hits = await _evidence(gateway, hits, plan, caller, _PASSAGES, passages)

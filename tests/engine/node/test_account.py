@@ -27,14 +27,14 @@ def test_only_root_hands_the_node_to_another_user(monkeypatch: pytest.MonkeyPatc
 
 
 def test_our_own_user_reaches_everything_of_ours(shut: Path) -> None:
-    assert account.reachable(shut, None)
+    assert account.is_reachable_by(shut, None)
     assert account.base_folder(shut, None) == shut
     assert account.reachable_copy(shut, shut, None) == shut
 
 
 def test_another_user_is_stopped_by_a_folder_on_the_way(shut: Path) -> None:
-    assert not account.reachable(shut, NOBODY)
-    assert account.reachable(Path("/usr/bin"), NOBODY)
+    assert not account.is_reachable_by(shut, NOBODY)
+    assert account.is_reachable_by(Path("/usr/bin"), NOBODY)
 
 
 def test_the_nodes_go_to_the_systems_cache_where_ours_is_shut(

@@ -28,39 +28,39 @@ def test_the_newest_of_the_machine_is_taken(machine: Path) -> None:
     install(machine / "25", "25.0.3")
     install(machine / "21", "21")
     (machine / "broken").mkdir()
-    assert (java.find().version, java.find().home.name) == (25, "25")
+    assert (java.find_java().version, java.find_java().home.name) == (25, "25")
 
 
 def test_java_home_comes_first_if_it_is_new_enough(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(machine / "25", "25.0.3")
     monkeypatch.setenv("JAVA_HOME", str(install(machine / "own", "21.0.1")))
-    assert java.find().version == 21
+    assert java.find_java().version == 21
     monkeypatch.setenv("JAVA_HOME", str(install(machine / "old", "17.0.1")))
-    assert java.find().version == 25
+    assert java.find_java().version == 25
 
 
 def test_an_older_one_is_taken_where_a_newer_one_will_not_do(machine: Path) -> None:
     install(machine / "17", "17.0.15")
     install(machine / "25", "25.0.3")
-    assert java.find(oldest=17, newest=23).version == 17
-    assert java.find(oldest=17, newest=25).version == 25
+    assert java.find_java(oldest=17, newest=23).version == 17
+    assert java.find_java(oldest=17, newest=25).version == 25
     with pytest.raises(ConfigurationError, match="no Java of version 18 to 23 was found: install one"):
-        java.find(oldest=18, newest=23)
+        java.find_java(oldest=18, newest=23)
 
 
 def test_a_full_kit_is_told_from_a_runtime(machine: Path) -> None:
     install(machine / "25", "25.0.3")
     install(machine / "24", "24", modules="java.base jdk.jlink")
-    assert java.find().version == 25
-    assert java.find(jdk=True).version == 24
+    assert java.find_java().version == 25
+    assert java.find_java(jdk=True).version == 24
 
 
 def test_none_is_said_with_the_remedy(machine: Path) -> None:
     install(machine / "17", "17.0.15")
     with pytest.raises(ConfigurationError, match=r"no Java of version 21 or newer .*es-ttc\[node\]"):
-        java.find()
+        java.find_java()
     with pytest.raises(ConfigurationError, match=r"no JDK of version 21 or newer .*JAVA_HOME"):
-        java.find(jdk=True)
+        java.find_java(jdk=True)
 
 
 def test_the_packaged_runtime_serves_where_there_is_no_other(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_a_node_from_the_command_line_is_reused_and_keeps_its_data(
         assert not json.loads(es_ttc("engine", "down", "--name", NAME, "--json").out)["stopped"]
         assert [node.status for node in reports(CACHE) if node.name == NAME] == ["stopped"]
 
-        with process.start(
+        with process.start_node(
             NodeSpec(CACHE, name=NAME, port=0, data_dir=data, heap="512m", owned=True, short_lived=True)
         ) as node:
             assert call(f"{node.url}/kept/_doc/1")["_source"] == {"text": "still here"}
@@ -124,7 +124,7 @@ def test_a_killed_owner_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -
         tokens = call(f"{url}/_analyze", "POST", {"analyzer": "thai", "text": "ภาษาไทย"})["tokens"]
         assert [token["token"] for token in tokens] == ["ภาษา", "ไทย"]
         with pytest.raises(InvalidRequest, match=f"ends with process {owner.pid}"):
-            process.start(NodeSpec(CACHE, name=name))
+            process.start_node(NodeSpec(CACHE, name=name))
         owner.send_signal(signal.SIGKILL)
     folder = process.node_folder(name, CACHE)
     deadline = time.monotonic() + 60
@@ -154,7 +154,7 @@ def test_supervisors_that_ended_are_reaped(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_node_that_cannot_start_says_why_and_shows_its_log() -> None:
     spec = NodeSpec(CACHE, name=f"{NAME}-small", port=0, heap="1m", owned=True, keep_data=False)
     with pytest.raises(NodeError, match=r"did not start: .*[Tt]oo small.* heap") as failed:
-        process.start(spec)
+        process.start_node(spec)
     assert "initialization of VM" in failed.value.log_tail
     assert not [node for node in reports(CACHE) if node.name == spec.name]
 
@@ -162,7 +162,7 @@ def test_a_node_that_cannot_start_says_why_and_shows_its_log() -> None:
 def test_a_folder_with_something_else_in_it_is_left_alone(scratch: Path) -> None:
     (scratch / "thesis.txt").write_text("precious")
     with pytest.raises(InvalidRequest, match="holds something else"):
-        process.start(NodeSpec(CACHE, name=f"{NAME}-foreign", data_dir=scratch))
+        process.start_node(NodeSpec(CACHE, name=f"{NAME}-foreign", data_dir=scratch))
     assert [path.name for path in scratch.iterdir()] == ["thesis.txt"]
 
 
@@ -170,7 +170,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(scratch: Path) -> None
 def test_a_data_folder_that_the_nodes_user_cannot_enter_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with pytest.raises(InvalidRequest, match=r"\[nobody\]"):
-        process.start(NodeSpec(CACHE, name=f"{NAME}-private", data_dir=tmp_path / "data"))
+        process.start_node(NodeSpec(CACHE, name=f"{NAME}-private", data_dir=tmp_path / "data"))
 
 
 @pytest.mark.parametrize(
@@ -185,4 +185,4 @@ def test_a_data_folder_that_the_nodes_user_cannot_enter_is_refused(tmp_path: Pat
 def test_wrong_values_are_named(field: str, value: object, message: str) -> None:
     values: dict[str, Any] = {field: value}
     with pytest.raises(InvalidRequest, match=message):
-        process.start(NodeSpec(CACHE, **values))
+        process.start_node(NodeSpec(CACHE, **values))

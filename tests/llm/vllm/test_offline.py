@@ -84,7 +84,7 @@ async def test_a_worker_enriches_with_a_model_of_its_own(
     try:
         await make_index(engine, index_name, COUNT)
         wanted = JobRequest(index=index_name, prompt_text="{{document}}", answer_tokens=32, lanes=1, parallel=8)
-        job = (await submission.submit(engine, job_setup.settings, wanted)).job
+        job = (await submission.submit_job(engine, job_setup.settings, wanted)).job
         assert (job.plan.model, job.plan.api) == ("tiny-llama", "completions")
         with worker_at(job_setup, processes=1) as worker:
             deadline = time.monotonic() + 600

@@ -11,7 +11,7 @@ from es_ttc.rescorers.programs.catalogue import CATALOGUE, REVERSED, TOPIC, Read
 from es_ttc.rescorers.programs.encoding import encode_fn
 from es_ttc.rescorers.programs.interface import PASSAGE, Chunks, Context, Program, ProgramError, run
 from es_ttc.rescorers.programs.rescorers import softcentroid
-from es_ttc.rescorers.programs.rounds import Search
+from es_ttc.rescorers.programs.rounds import RoundSearch
 from es_ttc.vectors.chunks import GRANULARITIES
 from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.tokens import Float32
@@ -179,7 +179,7 @@ def test_a_query_that_its_best_documents_explain_has_no_residual_round(angle: fl
         record=seen.__setitem__,
     )  # fmt: skip
     run(PROGRAMS["crossroundrrf"], query, documents, context)
-    moved = Search.begin(query, documents, context).hybrid.round(query - np.cos(angle) * best)
+    moved = RoundSearch.begin(query, documents, context).hybrid.round(query - np.cos(angle) * best)
     np.testing.assert_allclose(seen["residual"], seen["first"] if falls_back else moved, atol=1e-6)
     assert falls_back or not np.allclose(moved, seen["first"])
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from es_ttc.errors import InvalidRequest
-from es_ttc.lab.evaluation.tuning import candidates, given_params
+from es_ttc.lab.evaluation.tuning import given_params, grid_candidates
 from es_ttc.rescorers.registry import load, parse_params
 
 
@@ -18,7 +18,7 @@ def test_weights_follow_their_scales() -> None:
 
 
 def test_tune_tries_pools_and_weights_of_the_given_scales() -> None:
-    tried = [given_params(method) for method in candidates("spectral", {"scales": [1, 5, "mean"]})]
+    tried = [given_params(method) for method in grid_candidates("spectral", {"scales": [1, 5, "mean"]})]
     assert tried[0] == {"scales": [1, 5, "mean"]}
     assert all(params["scales"] == [1, 5, "mean"] for params in tried)
     weights = [params["scale_weights"] for params in tried if params.get("pool") == "mean"]
@@ -26,7 +26,7 @@ def test_tune_tries_pools_and_weights_of_the_given_scales() -> None:
     assert weights[0][0] > weights[0][2]
     assert weights[-1][0] < weights[-1][2]
     assert {params["temperature"] for params in tried if params.get("pool") == "softmax"} > {0.05}
-    only = [given_params(method) for method in candidates("knn:spectral", {"pool": "softmax", "candidates": 5})]
+    only = [given_params(method) for method in grid_candidates("knn:spectral", {"pool": "softmax", "candidates": 5})]
     assert {params["pool"] for params in only} == {"softmax"}
     with pytest.raises(InvalidRequest, match="no values"):
-        candidates("spectral", {"pool": "max"})
+        grid_candidates("spectral", {"pool": "max"})

@@ -47,7 +47,7 @@ def secured(encoder: Encoder) -> Iterator[SearchStack]:
         keep_data=False,
     )
     try:
-        node = process.start(spec, distribution=SecuredElasticsearch())
+        node = process.start_node(spec, distribution=SecuredElasticsearch())
     except ConfigurationError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(f"Elasticsearch must be tested on CI: {error}")

@@ -12,7 +12,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.index.attach import fill_attached
 from es_ttc.index.attach.feature_locations import Indices
-from es_ttc.index.attach.followed_writes import follow_writes, pipeline_name
+from es_ttc.index.attach.followed_writes import follow_pipeline_name, follow_writes
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
@@ -44,7 +44,7 @@ async def follow(url: str, name: str, spec: IndexSpec, encode: Any, former: str 
 def unfollow(url: str, name: str) -> None:
     """Delete such an index, and its pipeline."""
     call(url, "DELETE", f"/{name}")
-    call(url, "DELETE", f"/_ingest/pipeline/{pipeline_name(name)}")
+    call(url, "DELETE", f"/_ingest/pipeline/{follow_pipeline_name(name)}")
 
 
 async def fill_pending(url: str, name: str, encoder: Encoder) -> None:

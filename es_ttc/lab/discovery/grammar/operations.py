@@ -17,7 +17,7 @@ MAX_PARTS = 14
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class GrammarOperation:
     """One production."""
 
     gives: Type
@@ -31,32 +31,32 @@ class Operation:
 
 _GRANULARITIES = ("sentences", "pairs", "paragraphs")
 
-_OPERATIONS: dict[str, Operation] = {
+_OPERATIONS: dict[str, GrammarOperation] = {
     # inputs
-    "S": Operation("scores", (), "S"),
-    "Q": Operation("queries", (), "Q", weight=4),
-    "D": Operation("documents", (), "D", weight=3),
+    "S": GrammarOperation("scores", (), "S"),
+    "Q": GrammarOperation("queries", (), "Q", weight=4),
+    "D": GrammarOperation("documents", (), "D", weight=3),
     # other views of documents
-    "topic": Operation("documents", (), "ctx.view(D, PASSAGE, TOPIC_LENGTH)", ("PASSAGE", "TOPIC_LENGTH")),
-    "reversed": Operation("documents", (), "ctx.view(D, QUERY)", ("QUERY",)),
-    "debias": Operation("documents", ("documents",), "debias({0})", ("debias",)),
-    "chunks": Operation("chunks", (), 'ctx.chunks("{a}")', constants=(_GRANULARITIES,), weight=2),
-    "debiased": Operation(
+    "topic": GrammarOperation("documents", (), "ctx.view(D, PASSAGE, TOPIC_LENGTH)", ("PASSAGE", "TOPIC_LENGTH")),
+    "reversed": GrammarOperation("documents", (), "ctx.view(D, QUERY)", ("QUERY",)),
+    "debias": GrammarOperation("documents", ("documents",), "debias({0})", ("debias",)),
+    "chunks": GrammarOperation("chunks", (), 'ctx.chunks("{a}")', constants=(_GRANULARITIES,), weight=2),
+    "debiased": GrammarOperation(
         "chunks", ("chunks",), "Chunks(debias({0}.vectors), {0}.starts, {0}.texts)", ("Chunks", "debias")
     ),
     # scores
-    "cosine": Operation("scores", ("queries", "documents"), "{0} @ {1}.T", weight=2),
-    "best": Operation(
+    "cosine": GrammarOperation("scores", ("queries", "documents"), "{0} @ {1}.T", weight=2),
+    "best": GrammarOperation(
         "scores", ("queries", "chunks"), "max_sim({0} @ {1}.vectors.T, {1}.starts)", ("max_sim",), weight=2
     ),
-    "topmean": Operation(
+    "topmean": GrammarOperation(
         "scores", ("queries", "chunks"), "top_mean_sim({0} @ {1}.vectors.T, {1}.starts)", ("top_mean_sim",)
     ),
-    "words": Operation("scores", (), "ctx.lexicon().overlap(ctx.query_texts)", weight=1.5),
-    "bigrams": Operation("scores", (), "ctx.lexicon().bigrams(ctx.query_texts)"),
-    "coverage": Operation("scores", (), "ctx.lexicon().coverage(ctx.query_texts)"),
-    "rare": Operation("scores", (), "ctx.lexicon().rare(ctx.query_texts)"),
-    "fisher": Operation(
+    "words": GrammarOperation("scores", (), "ctx.lexicon().overlap(ctx.query_texts)", weight=1.5),
+    "bigrams": GrammarOperation("scores", (), "ctx.lexicon().bigrams(ctx.query_texts)"),
+    "coverage": GrammarOperation("scores", (), "ctx.lexicon().coverage(ctx.query_texts)"),
+    "rare": GrammarOperation("scores", (), "ctx.lexicon().rare(ctx.query_texts)"),
+    "fisher": GrammarOperation(
         "scores",
         ("order",),
         "best_{out} = np.stack([D[top(order, {a})].mean(axis=0) for order in {0}])\n"
@@ -66,9 +66,9 @@ _OPERATIONS: dict[str, Operation] = {
         (SHARES,),
     ),
     # scores of scores
-    "zscore": Operation("scores", ("scores",), "along_documents({0})", ("along_documents",), weight=0.5),
-    "rank": Operation("scores", ("scores",), "np.float32(1) / ranks({0})", ("ranks",), weight=0.5),
-    "rrf": Operation(
+    "zscore": GrammarOperation("scores", ("scores",), "along_documents({0})", ("along_documents",), weight=0.5),
+    "rank": GrammarOperation("scores", ("scores",), "np.float32(1) / ranks({0})", ("ranks",), weight=0.5),
+    "rrf": GrammarOperation(
         "scores",
         ("scores", "scores"),
         "reciprocal_rank_fusion([{parts}])",
@@ -76,7 +76,7 @@ _OPERATIONS: dict[str, Operation] = {
         more=True,
         weight=3,
     ),
-    "rrf60": Operation(
+    "rrf60": GrammarOperation(
         "scores",
         ("scores", "scores"),
         "np.sum([np.float32(1) / ({a} + ranks(one)) for one in ({parts})], axis=0, dtype=np.float32)",
@@ -84,7 +84,7 @@ _OPERATIONS: dict[str, Operation] = {
         ((10, 60),),
         more=True,
     ),
-    "zsum": Operation(
+    "zsum": GrammarOperation(
         "scores",
         ("scores", "scores"),
         "np.sum([along_documents(one) for one in ({parts})], axis=0, dtype=np.float32)",
@@ -92,13 +92,13 @@ _OPERATIONS: dict[str, Operation] = {
         more=True,
         weight=3,
     ),
-    "zmax": Operation(
+    "zmax": GrammarOperation(
         "scores",
         ("scores", "scores"),
         "np.maximum(along_documents({0}), along_documents({1}))",
         ("along_documents",),
     ),
-    "mix": Operation(
+    "mix": GrammarOperation(
         "scores",
         ("scores", "scores"),
         "np.float32({a}) * along_documents({0}) + np.float32(1 - {a}) * along_documents({1})",
@@ -106,7 +106,7 @@ _OPERATIONS: dict[str, Operation] = {
         ((0.25, 0.5, 0.75),),
         weight=2,
     ),
-    "stability": Operation(
+    "stability": GrammarOperation(
         "scores",
         ("scores", "scores", "scores"),
         "rank_stability([{parts}])",
@@ -114,7 +114,7 @@ _OPERATIONS: dict[str, Operation] = {
         more=True,
         weight=0.5,
     ),
-    "gated": Operation(
+    "gated": GrammarOperation(
         "scores",
         ("queries", "scores", "scores"),
         'np.where(np.einsum("ij,ij->i", Q, {0})[:, None] >= {a}, {1}, {2})',
@@ -122,7 +122,7 @@ _OPERATIONS: dict[str, Operation] = {
         ((0.5,),),
         weight=0.5,
     ),
-    "substantial": Operation(
+    "substantial": GrammarOperation(
         "scores",
         ("queries", "scores", "scores"),
         "np.where(np.linalg.norm({0}, axis=1, keepdims=True) >= {a}, {1}, {2})",
@@ -131,12 +131,12 @@ _OPERATIONS: dict[str, Operation] = {
         weight=0.25,
     ),
     # rounds over all of the paper's channels
-    "hybrid": Operation(
+    "hybrid": GrammarOperation(
         "channels", (), "Hybrid(D, ctx, all_lexical={a}, cross={b})", ("Hybrid",), ((True, False), (False, True))
     ),
-    "round": Operation("scores", ("channels", "queries"), "{0}.round({1})", weight=1.5),
+    "round": GrammarOperation("scores", ("channels", "queries"), "{0}.round({1})", weight=1.5),
     # changed queries
-    "rocchio": Operation(
+    "rocchio": GrammarOperation(
         "queries",
         ("queries", "scores"),
         "above_{out}, below_{out} = around_median({1})\n"
@@ -144,13 +144,13 @@ _OPERATIONS: dict[str, Operation] = {
         ("around_median", "rocchio", "centroids"),
         weight=2,
     ),
-    "residual": Operation(
+    "residual": GrammarOperation(
         "queries",
         ("queries", "scores"),
         "above_{out}, _ = around_median({1})\nresidual({0}, centroids(D, above_{out}))",
         ("around_median", "residual", "centroids"),
     ),
-    "feedback": Operation(
+    "feedback": GrammarOperation(
         "queries",
         ("queries", "scores"),
         "interpolate({0}, top_centroid(D, {1}, {a}, {c}), {b})",
@@ -158,9 +158,9 @@ _OPERATIONS: dict[str, Operation] = {
         ((2, 3, 5, 10), (0.3, 0.5, 0.7), (None, 0.05)),
         weight=2,
     ),
-    "contrast": Operation("queries", ("queries", "queries"), "contrast({0}, {1})", ("contrast",)),
-    "between": Operation("queries", ("queries", "queries"), "normalise({0} + {1})", ("normalise",)),
-    "agreeing": Operation(
+    "contrast": GrammarOperation("queries", ("queries", "queries"), "contrast({0}, {1})", ("contrast",)),
+    "between": GrammarOperation("queries", ("queries", "queries"), "normalise({0} + {1})", ("normalise",)),
+    "agreeing": GrammarOperation(
         "queries",
         ("queries", "order"),
         "parts_{out} = [consensus(order, D) for order in {1}]\n"
@@ -169,21 +169,23 @@ _OPERATIONS: dict[str, Operation] = {
         "rocchio({0}, core_{out}, rest_{out})",
         ("consensus", "rocchio"),
     ),
-    "passages": Operation("queries", (), "ctx.encode_fn(ctx.query_texts, adapter=PASSAGE)", ("PASSAGE",), weight=0.5),
-    "expanded": Operation(
+    "passages": GrammarOperation(
+        "queries", (), "ctx.encode_fn(ctx.query_texts, adapter=PASSAGE)", ("PASSAGE",), weight=0.5
+    ),
+    "expanded": GrammarOperation(
         "queries", ("queries", "anchors"), "ctx.expand({0}, {1}, {a})", ("QUERY",), (("QUERY",),), weight=1.5
     ),
     # documents
-    "order": Operation("order", ("scores",), "order_of({0}, S)", ("order_of",)),
-    "first": Operation("anchors", ("order",), "{0}[:, 0]", weight=2),
-    "last": Operation("anchors", ("order",), "{0}[:, -1]"),
-    "diverse": Operation(
+    "order": GrammarOperation("order", ("scores",), "order_of({0}, S)", ("order_of",)),
+    "first": GrammarOperation("anchors", ("order",), "{0}[:, 0]", weight=2),
+    "last": GrammarOperation("anchors", ("order",), "{0}[:, -1]"),
+    "diverse": GrammarOperation(
         "anchors", ("order",), "np.array([diverse(order, D) for order in {0}], np.intp)", ("diverse",)
     ),
-    "central": Operation(
+    "central": GrammarOperation(
         "anchors", ("order",), "np.array([central(order, D) for order in {0}], np.intp)", ("central",)
     ),
-    "hardest": Operation(
+    "hardest": GrammarOperation(
         "anchors",
         ("order",),
         "np.array([hardest_negative(order, D) for order in {0}], np.intp)",
@@ -191,9 +193,9 @@ _OPERATIONS: dict[str, Operation] = {
     ),
 }
 
-OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(_OPERATIONS)
+GRAMMAR: Final[Mapping[str, GrammarOperation]] = MappingProxyType(_OPERATIONS)
 
-MODULES: Final[Mapping[str, str]] = MappingProxyType(
+PRIMITIVE_MODULES: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("PASSAGE", "QUERY", "TOPIC_LENGTH", "Chunks"), "interface"),
         "Hybrid": "channels",
@@ -214,4 +216,4 @@ MODULES: Final[Mapping[str, str]] = MappingProxyType(
 
 def of_type(gives: Type, *, leaves: bool = False) -> list[str]:
     """Return the names of the operations of a type; on request only leaves."""
-    return [name for name, one in OPERATIONS.items() if one.gives == gives and not (leaves and one.takes)]
+    return [name for name, one in GRAMMAR.items() if one.gives == gives and not (leaves and one.takes)]

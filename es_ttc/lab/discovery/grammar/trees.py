@@ -9,9 +9,9 @@ from functools import cache
 from typing import Any
 
 from es_ttc.common.validation import nearest
-from es_ttc.lab.discovery.grammar.operations import MAX_PARTS, MODULES, OPERATIONS, Constant, Type, of_type
+from es_ttc.lab.discovery.grammar.operations import GRAMMAR, MAX_PARTS, PRIMITIVE_MODULES, Constant, Type, of_type
 
-MAX_NODES = 60
+MAX_TREE_NODES = 60
 _DEPTH = 3
 
 
@@ -26,7 +26,7 @@ class Tree:
     @property
     def gives(self) -> Type:
         """Its type."""
-        return OPERATIONS[self.name].gives
+        return GRAMMAR[self.name].gives
 
     def nodes(self) -> Iterator["Tree"]:
         """Yield each different subtree once, parts before their parents."""
@@ -58,8 +58,8 @@ class Tree:
     def from_json(cls, data: list[Any]) -> "Tree":
         """Return the tree of :meth:`as_json`."""
         name, constants, *parts = data
-        if name not in OPERATIONS:
-            near = nearest(str(name), OPERATIONS)
+        if name not in GRAMMAR:
+            near = nearest(str(name), GRAMMAR)
             raise ValueError(f"no operation [{name}]{f': did you mean [{near}]?' if near else ''}")
         return cls(name, tuple(cls.from_json(part) for part in parts), tuple(constants))
 
@@ -67,8 +67,8 @@ class Tree:
 def draw(source: random.Random, gives: Type, depth: int = _DEPTH) -> Tree:
     """Return a random tree of a type, with a maximum depth if there are leaves of its type."""
     names = of_type(gives, leaves=depth <= 0 and _has_leaves(gives))
-    (name,) = source.choices(names, [OPERATIONS[one].weight for one in names])
-    operation = OPERATIONS[name]
+    (name,) = source.choices(names, [GRAMMAR[one].weight for one in names])
+    operation = GRAMMAR[name]
     takes = list(operation.takes)
     if operation.more:
         takes += [takes[-1]] * source.randrange(3)
@@ -106,18 +106,18 @@ def _regrow(source: random.Random, tree: Tree) -> tuple[Tree, str]:
 
 
 def _add(source: random.Random, tree: Tree) -> tuple[Tree, str]:
-    places = [one for one in tree.nodes() if OPERATIONS[one.name].more and len(one.parts) < MAX_PARTS]
+    places = [one for one in tree.nodes() if GRAMMAR[one.name].more and len(one.parts) < MAX_PARTS]
     if not places:
         return _wrap(source, tree)
     place = source.choice(places)
-    new = draw(source, OPERATIONS[place.name].takes[-1], 2)
+    new = draw(source, GRAMMAR[place.name].takes[-1], 2)
     return tree.replaced(place, Tree(place.name, (*place.parts, new), place.constants)), (
         f"[{new.name}] as a further channel of [{place.name}]"
     )
 
 
 def _drop(source: random.Random, tree: Tree) -> tuple[Tree, str]:
-    places = [one for one in tree.nodes() if len(one.parts) > len(OPERATIONS[one.name].takes)]
+    places = [one for one in tree.nodes() if len(one.parts) > len(GRAMMAR[one.name].takes)]
     if not places:
         return _regrow(source, tree)
     place = source.choice(places)
@@ -131,7 +131,7 @@ def _drop(source: random.Random, tree: Tree) -> tuple[Tree, str]:
 def _wrap(source: random.Random, tree: Tree) -> tuple[Tree, str]:
     name = source.choice(("rrf", "zsum", "mix"))
     new = draw(source, "scores", 2)
-    constants = tuple(source.choice(values) for values in OPERATIONS[name].constants)
+    constants = tuple(source.choice(values) for values in GRAMMAR[name].constants)
     return Tree(name, (tree, new), constants), f"fused with [{new.name}] by [{name}]"
 
 
@@ -159,7 +159,7 @@ def render(tree: Tree, summary: str) -> str:
     used: set[str] = set()
     numbers: dict[str, int] = defaultdict(int)
     for node in tree.nodes():
-        operation = OPERATIONS[node.name]
+        operation = GRAMMAR[node.name]
         used |= set(operation.imports)
         if not operation.takes and operation.code in ("S", "Q", "D"):
             names[node] = operation.code
@@ -196,7 +196,7 @@ def _broken(expression: str) -> str:
 def _imports(used: set[str], body: str) -> str:
     by_module: dict[str, list[str]] = defaultdict(list)
     for name in sorted(used):
-        by_module[MODULES[name]].append(name)
+        by_module[PRIMITIVE_MODULES[name]].append(name)
     lines = ["import numpy as np", ""] if "np." in body else []
     lines += [
         f"from es_ttc.rescorers.programs.{module} import {', '.join(names)}"

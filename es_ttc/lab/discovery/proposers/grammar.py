@@ -4,10 +4,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from es_ttc.lab.discovery.grammar.trees import MAX_NODES, Tree, cross, draw, mutate, render
-from es_ttc.lab.discovery.records import ProposedProgram, Record
+from es_ttc.lab.discovery.grammar.trees import MAX_TREE_NODES, Tree, cross, draw, mutate, render
+from es_ttc.lab.discovery.records import ProgramRecord, ProposedProgram
 from es_ttc.lab.discovery.screening import registry_of
-from es_ttc.lab.discovery.summary import frontier, measured
+from es_ttc.lab.discovery.summary import frontier, measured_records
 from es_ttc.rescorers.programs.source import Refused
 
 _TRIES = 50
@@ -28,7 +28,7 @@ class GrammarProposer:
     seed: int
     distance: float
 
-    def propose(self, generation: int, records: Sequence[Record]) -> ProposedProgram:
+    def propose(self, generation: int, records: Sequence[ProgramRecord]) -> ProposedProgram:
         """Return a descendant of good programs, or a new one."""
         source = random.Random(f"{self.seed}:{generation}")  # noqa: S311 - a search to be repeated, not a secret
         registry = registry_of(records, self.distance)
@@ -42,8 +42,8 @@ class GrammarProposer:
                 break
         return proposal
 
-    def _drawn(self, source: random.Random, records: Sequence[Record]) -> ProposedProgram:
-        grown = [record for record in measured(records) if record.proposal.genome is not None]
+    def _drawn(self, source: random.Random, records: Sequence[ProgramRecord]) -> ProposedProgram:
+        grown = [record for record in measured_records(records) if record.proposal.genome is not None]
         chance = source.random()
         parents: tuple[str, ...] = ()
         if not grown or chance < _FRESH:
@@ -61,7 +61,7 @@ class GrammarProposer:
                     tree, step = mutate(source, tree)
                     steps.append(step)
                 how = "; ".join(steps)
-        if len(list(tree.nodes())) > MAX_NODES:
+        if len(list(tree.nodes())) > MAX_TREE_NODES:
             tree, how = draw(source, "scores"), "drawn anew: the child was too large"
             parents = ()
         novelty = f"{' x '.join(parents) or 'new'}: {how}"
@@ -74,7 +74,7 @@ class GrammarProposer:
         )
 
 
-def _chosen(source: random.Random, records: Sequence[Record]) -> Record:
+def _chosen(source: random.Random, records: Sequence[ProgramRecord]) -> ProgramRecord:
     """Return a program of the frontier, or the winner of a small tournament."""
     front = [record for record in frontier(records) if record.proposal.genome is not None]
     if front and source.random() < _FROM_FRONTIER:

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from es_ttc.common.interruption import InterruptibleRunner
-from es_ttc.lab.discovery.grammar.operations import MODULES
-from es_ttc.lab.discovery.records import LlmUsage, ProposedProgram, Record
-from es_ttc.lab.discovery.summary import frontier, measured
+from es_ttc.lab.discovery.grammar.operations import PRIMITIVE_MODULES
+from es_ttc.lab.discovery.records import LlmUsage, ProgramRecord, ProposedProgram
+from es_ttc.lab.discovery.summary import frontier, measured_records
 from es_ttc.llm.base import Reply
 from es_ttc.llm.client import LlmClient
 from es_ttc.llm.prompts import read_prompt
 from es_ttc.settings import LlmSettings
 
-ORIGIN: Final = "llm"
+LLM_ORIGIN: Final = "llm"
 
 _PROMPT = Path(__file__).with_name("prompt.md")
 _BLIND = Path(__file__).with_name("blind.md")
@@ -44,9 +44,9 @@ class LlmProposer:
     def __post_init__(self) -> None:
         LlmClient(self.settings)
 
-    def propose(self, generation: int, records: Sequence[Record]) -> ProposedProgram:
+    def propose(self, generation: int, records: Sequence[ProgramRecord]) -> ProposedProgram:
         """Return the model's output unchanged."""
-        shown = [record for record in records if record.proposal.origin == ORIGIN] if self.blind else records
+        shown = [record for record in records if record.proposal.origin == LLM_ORIGIN] if self.blind else records
         text = prompt(shown, self.characters, blind=self.blind)
         with InterruptibleRunner() as runner:
             reply = runner.run(self._complete(text, self.seed * 100_000 + generation))
@@ -54,7 +54,7 @@ class LlmProposer:
         novelty, hypothesis = claims(source)
         return ProposedProgram(
             source=source,
-            origin=ORIGIN,
+            origin=LLM_ORIGIN,
             parents=tuple(record.name for record in _best(shown)),
             novelty=novelty,
             hypothesis=hypothesis,
@@ -78,7 +78,7 @@ class LlmProposer:
             )
 
 
-def prompt(records: Sequence[Record], characters: int, *, blind: bool = False) -> str:
+def prompt(records: Sequence[ProgramRecord], characters: int, *, blind: bool = False) -> str:
     """Return the prompt for a memory."""
     named = {} if blind else {"primitives": _primitives()}
     template = read_prompt(_BLIND if blind else _PROMPT, {*named, "history", "failures", "frontier"})
@@ -113,25 +113,25 @@ def claims(source: str) -> tuple[str, str]:
     return found.get("novelty", ""), found.get("hypothesis", "")
 
 
-def _best(records: Sequence[Record]) -> list[Record]:
+def _best(records: Sequence[ProgramRecord]) -> list[ProgramRecord]:
     return sorted(frontier(records), key=lambda record: -(record.mean or 0.0))[:3]
 
 
-def _results(records: Sequence[Record]) -> Iterator[str]:
-    known = sorted(measured(records), key=lambda record: -(record.mean or 0.0))[:_MAX_RESULTS]
+def _results(records: Sequence[ProgramRecord]) -> Iterator[str]:
+    known = sorted(measured_records(records), key=lambda record: -(record.mean or 0.0))[:_MAX_RESULTS]
     for record in known:
         tasks = ", ".join(f"{name} {one.delta:+.3f}" for name, one in record.tasks.items())
         about = f": {record.proposal.novelty}" if record.proposal.novelty else ""
         yield f"{record.name} {record.mean:+.4f}, c {record.cost:.1f} ({tasks}){about}"
 
 
-def _failures(records: Sequence[Record]) -> Iterator[str]:
+def _failures(records: Sequence[ProgramRecord]) -> Iterator[str]:
     refused = [record for record in records if record.verdict == "rejected"][-_MAX_FAILURES:]
     for record in reversed(refused):
         yield f"{record.name} {record.reason}: {record.detail}"
 
 
-def _sources(records: Sequence[Record]) -> Iterator[str]:
+def _sources(records: Sequence[ProgramRecord]) -> Iterator[str]:
     for record in sorted(frontier(records), key=lambda one: -(one.mean or 0.0)):
         about = f"{record.name}, {record.mean:+.4f} at c {record.cost:.1f}:"
         yield f"{about}\n{_FENCE}python\n{record.proposal.source.rstrip()}\n{_FENCE}\n"
@@ -149,7 +149,7 @@ def _within(parts: Iterator[str], room: int) -> str:
 
 def _primitives() -> str:
     by_module: dict[str, list[str]] = {}
-    for name, module in sorted(MODULES.items()):
+    for name, module in sorted(PRIMITIVE_MODULES.items()):
         if module.startswith(_PRIMITIVES):
             by_module.setdefault(module.removeprefix(_PRIMITIVES), []).append(name)
     return "\n".join(f"  {module}: {', '.join(names)}" for module, names in sorted(by_module.items()))

@@ -19,9 +19,9 @@ from es_ttc.errors import ConfigurationError
 from es_ttc.lab.evaluation.bm25 import Bm25
 from es_ttc.lab.evaluation.datasets import Collection
 from es_ttc.lab.evaluation.rankings import ReportStage, silent, top
-from es_ttc.lab.training.data import Places, judged_parts, relevant_places, texts_of
+from es_ttc.lab.training.data import Places, collection_texts, judged_parts, relevant_places
 from es_ttc.lab.training.loop import Recipe
-from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.measures import measure_encoder
 from es_ttc.lab.training.options import LateOptions
 
 MINED = 50  # ranks of BM25 that negatives are drawn from
@@ -66,7 +66,7 @@ def load_late_task(
 ) -> LateTask:
     """Read a BEIR folder, and find the negatives."""
     train, valid, own = judged_parts(folder, seed=seed, most_queries=most_queries)
-    texts = texts_of(train)
+    texts = collection_texts(train)
     index = Bm25(texts)
     queries = [_judged(part, index, progress) for part in (train, valid)]
     if not len(queries[0]) or not len(queries[1]):
@@ -165,7 +165,7 @@ class LateRecipe(Recipe):
                 for at in range(0, len(queries), _QUERIES_AT_ONCE)
             ]
         )
-        return float(measure(self._options.metric, scores, self._relevant).mean())
+        return float(measure_encoder(self._options.metric, scores, self._relevant).mean())
 
     def _features(self, texts: list[str], role: Role) -> dict[str, Any]:
         """Return texts as the library's collator prepares them, documents cut at the length of training."""

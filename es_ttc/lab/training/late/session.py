@@ -35,7 +35,7 @@ from es_ttc.lab.evaluation import provenance
 from es_ttc.lab.evaluation.metrics import check_metric
 from es_ttc.lab.evaluation.rankings import ReportStage, silent
 from es_ttc.lab.evaluation.report import rendered, require_writable
-from es_ttc.lab.training.artefact import PACKAGES, PAGE, claim, lasting
+from es_ttc.lab.training.artefact import MODEL_CARD, PACKAGES, claim, lasting
 from es_ttc.lab.training.late.recipe import LateRecipe, LateTask, load_late_task
 from es_ttc.lab.training.loop import RESUMABLE_OPTIONS, ReportTraining, TrainingProgress, train
 from es_ttc.lab.training.options import LateOptions, LateShape, LoopOptions
@@ -195,7 +195,7 @@ class LateResult:
     course: TrainingProgress
 
 
-def run(
+def run_late_training(
     request: LateRequest, *, cache_dir: Path, progress: ReportStage = silent, report: ReportTraining = lambda *_: None
 ) -> LateResult:
     """Train and write the trained encoder."""
@@ -248,7 +248,7 @@ def _record(task: LateTask, about: Mapping[str, Any], course: TrainingProgress) 
         "course": course.course(),
         "versions": provenance.versions(PACKAGES),
         "machine": provenance.machine(),
-        "date": provenance.now(),
+        "date": provenance.timestamp(),
     }
 
 
@@ -260,7 +260,7 @@ def _write(out: Path, model: MultiVectorEncoder, record: Mapping[str, Any]) -> N
         with no_progress_bars():
             model.cpu().eval().save_pretrained(str(partial), create_model_card=False, safe_serialization=True)
         page = rendered("late.md.j2", **record, folder=out, file=RECORD)
-        (partial / PAGE).write_text(f"{page}\n", encoding="utf-8")
+        (partial / MODEL_CARD).write_text(f"{page}\n", encoding="utf-8")
         (partial / RECORD).write_bytes(orjson.dumps(record, option=orjson.OPT_INDENT_2) + b"\n")
         if out.is_dir():
             out.rmdir()

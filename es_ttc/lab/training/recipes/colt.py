@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from es_ttc.encoders.base import Role
-from es_ttc.encoders.heads import Head, Table
+from es_ttc.encoders.heads import Head, VectorTable
 from es_ttc.lab.training.data import Places, TrainingTask
 from es_ttc.lab.training.losses import cross_view, listwise_multi_label
-from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.measures import measure_encoder
 from es_ttc.lab.training.options import ColtOptions
 from es_ttc.lab.training.sides import Trainable
 
@@ -86,12 +86,12 @@ class ColtRecipe(Trainable):
     def validate(self) -> float:
         """Return the mean measure of the validation queries, whose dense vectors are in no graph."""
         scores = self._valid @ self._final().cpu().T
-        return float(measure(self._options.metric, scores, self._wanted).mean())
+        return float(measure_encoder(self._options.metric, scores, self._wanted).mean())
 
     def heads(self) -> dict[Role, Head]:
         """Return the heads for serving: no change for queries, the table for documents."""
         learned = self._final().detach().cpu().numpy()
-        return {"query": Head(), "document": Head((Table(self._task.documents, learned),))}
+        return {"query": Head(), "document": Head((VectorTable(self._task.documents, learned),))}
 
     def _final(self) -> Tensor:
         return F.normalize(self._propagated(self._drawn(None))[2], dim=1)

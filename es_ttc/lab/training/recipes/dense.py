@@ -9,7 +9,7 @@ from torch import Tensor
 from es_ttc.lab.training.data import Places, TrainingTask
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import info_nce
-from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.measures import measure_encoder
 from es_ttc.lab.training.options import DenseOptions
 from es_ttc.lab.training.sides import (
     DOCUMENTS,
@@ -59,7 +59,7 @@ class DenseRecipe(TwoSided):
     def validate(self) -> float:
         """Return the mean measure of the validation queries, ranked by cosine."""
         scores = (self.queries.rows(VALID) @ self.documents.rows(DOCUMENTS).T).cpu()
-        return float(measure(self._options.metric, scores, self._valid).mean())
+        return float(measure_encoder(self._options.metric, scores, self._valid).mean())
 
 
 def known_positives(relevant: Sequence[Places], queries: Places, documents: Places) -> Tensor:

@@ -12,7 +12,7 @@ from es_ttc.encoders.heads import Head, Linear
 from es_ttc.lab.training.data import Places, TrainingTask
 from es_ttc.lab.training.heads import LinearHead, LowRank, ResidualMlp, whitening
 from es_ttc.lab.training.losses import info_nce
-from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.measures import measure_encoder
 from es_ttc.lab.training.options import HeadOptions
 from es_ttc.lab.training.recipes.dense import known_positives, pairs_of
 from es_ttc.lab.training.sides import Trainable
@@ -64,7 +64,9 @@ class HeadRecipe(Trainable):
         means = []
         for task in self._tasks:
             queries, documents = (self._mapped(torch.from_numpy(one)) for one in (task.valid.vectors, task.documents))
-            found = measure(self._options.metric, (queries @ documents.T).cpu(), task.valid.mask(len(task.documents)))
+            found = measure_encoder(
+                self._options.metric, (queries @ documents.T).cpu(), task.valid.mask(len(task.documents))
+            )
             means.append(float(found.mean()))
         return float(np.mean(means))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from es_ttc.lab.training.data import Places, TrainingTask
 from es_ttc.lab.training.heads import MixedMlp
 from es_ttc.lab.training.losses import set_loss
-from es_ttc.lab.training.measures import measure
+from es_ttc.lab.training.measures import measure_encoder
 from es_ttc.lab.training.options import NnnOptions
 from es_ttc.lab.training.sides import (
     DOCUMENTS,
@@ -130,7 +130,7 @@ class NnnRecipe(TwoSided):
         scores, selected = decoded(documents, queries, options.l1, options.l2, steps=options.decode_steps)
         if not selected:
             return math.nan
-        return float(measure(options.metric, scores.cpu(), self._valid).mean())
+        return float(measure_encoder(options.metric, scores.cpu(), self._valid).mean())
 
     def params(self) -> dict[str, float]:
         """Return the parameters of the method `nnn` that it was trained with."""
@@ -164,7 +164,7 @@ def choose_penalty(task: TrainingTask, metric: str) -> tuple[float, float]:
 
     def value(penalty: tuple[float, float]) -> float:
         scores, _ = decoded(documents, queries, *penalty, steps=_CHOOSING_STEPS)
-        return float(measure(metric, scores, relevant).mean())
+        return float(measure_encoder(metric, scores, relevant).mean())
 
     return max(GRID, key=value)
 

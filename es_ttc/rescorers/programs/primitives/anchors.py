@@ -7,26 +7,26 @@ from es_ttc.rescorers.programs.primitives.fusion import share_of
 from es_ttc.rescorers.programs.primitives.vectors import normalise
 from es_ttc.vectors.tokens import Float32
 
-Positions = NDArray[np.intp]
+AnchorPositions = NDArray[np.intp]
 
 
-def top(order: Positions, share: float) -> Positions:
+def top(order: AnchorPositions, share: float) -> AnchorPositions:
     """Return the best share of a ranking, best first, rounded up."""
     return order[: share_of(len(order), share)]
 
 
-def bottom(order: Positions, share: float) -> Positions:
+def bottom(order: AnchorPositions, share: float) -> AnchorPositions:
     """Return the worst share of a ranking, best of them first, rounded down; the last document at least."""
     return order[min(len(order) - 1, share_of(len(order), 1 - share)) :]
 
 
-def diverse(order: Positions, documents: Float32) -> int:
+def diverse(order: AnchorPositions, documents: Float32) -> int:
     """Return the document of the top half least similar to the best one (B.7); the best one where it is alone."""
     candidates = top(order, 1 / 2)
     return int(candidates[np.argmin(documents[candidates] @ documents[order[0]])])
 
 
-def consensus(order: Positions, documents: Float32) -> tuple[Positions, Positions]:
+def consensus(order: AnchorPositions, documents: Float32) -> tuple[AnchorPositions, AnchorPositions]:
     """Part the top quarter by mutual similarity (B.8): the core, and its rest with the bottom half (negatives)."""
     quarter = top(order, 1 / 4)
     mutual = _mean_similarity(documents[quarter])
@@ -34,20 +34,20 @@ def consensus(order: Positions, documents: Float32) -> tuple[Positions, Position
     return quarter[core], np.concatenate((quarter[~core], bottom(order, 1 / 2)))
 
 
-def momentum(order: Positions, before: NDArray[np.int32], after: NDArray[np.int32]) -> tuple[int, int]:
+def momentum(order: AnchorPositions, before: NDArray[np.int32], after: NDArray[np.int32]) -> tuple[int, int]:
     """Return the top-half document that rose most and the bottom-half document that fell most (B.10)."""
     risen = before - after
     upper, lower = top(order, 1 / 2), bottom(order, 1 / 2)
     return int(upper[np.argmax(risen[upper])]), int(lower[np.argmin(risen[lower])])
 
 
-def central(order: Positions, documents: Float32) -> int:
+def central(order: AnchorPositions, documents: Float32) -> int:
     """Return the document of the top quarter most similar to the others (degree centrality, B.11)."""
     quarter = top(order, 1 / 4)
     return int(quarter[np.argmax(_mean_similarity(documents[quarter]))])
 
 
-def hardest_negative(order: Positions, documents: Float32) -> int:
+def hardest_negative(order: AnchorPositions, documents: Float32) -> int:
     """Return the bottom-half document nearest to the top quarter's centroid (B.11)."""
     lower = bottom(order, 1 / 2)
     centroid = normalise(documents[top(order, 1 / 4)].mean(axis=0, keepdims=True))[0]

@@ -7,10 +7,10 @@ from es_ttc.rescorers.programs.primitives.fusion import order_of
 from es_ttc.rescorers.programs.primitives.vectors import normalise
 from es_ttc.vectors.tokens import Float32
 
-Mask = NDArray[np.bool_]
+Members = NDArray[np.bool_]
 
 
-def centroids(documents: Float32, members: Mask) -> Float32:
+def centroids(documents: Float32, members: Members) -> Float32:
     """Return the mean vector of each query's ``(q, n)`` members, ``(q, d)``; zero if there are none."""
     counts = np.maximum(1, members.sum(axis=1, dtype=np.int64))[:, None]
     mean: Float32 = (members.astype(np.float32) @ documents) / counts.astype(np.float32)
@@ -22,7 +22,7 @@ def rocchio(queries: Float32, positive: Float32, negative: Float32) -> Float32:
     return normalise(queries + positive - negative)
 
 
-def around_median(scores: Float32) -> tuple[Mask, Mask]:
+def around_median(scores: Float32) -> tuple[Members, Members]:
     """Return which documents score above and which below the query's median (B.6), each ``(q, n)``."""
     if scores.shape[1] == 0:
         return np.zeros(scores.shape, np.bool_), np.zeros(scores.shape, np.bool_)

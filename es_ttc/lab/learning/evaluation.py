@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from es_ttc.common.text_files import byte_lines, parsed_json
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.lab.evaluation.bootstrap import Comparison
-from es_ttc.lab.evaluation.tuning import compared, fold_of
+from es_ttc.lab.evaluation.metrics import NDCG_10
+from es_ttc.lab.evaluation.tuning import FOLDS, compared, fold_of
 from es_ttc.lab.learning.teachers import MIN_CLICKS, TeacherTarget, blend_scores
 from es_ttc.lab.ranking.pools import Pool, Pools
-from es_ttc.lab.ranking.weights import measure, values_of_default
+from es_ttc.lab.ranking.weights import measure_weights, values_of_default
 from es_ttc.vectors.tokens import Float32, Float64
 
-METRIC = "ndcg@10"
-FOLDS = 5
 FIRST = 10  # hits of a page, for the share that changes
 _FOLLOWED = 2  # blend's first documents, which a dense ranking should have first where nothing is judged
 
@@ -34,7 +33,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdapterEvaluation:
     """What adapters change on queries that they have not learned from; comparisons are of nDCG@10, after and before.
 
     `blend` and `dense` (vectors alone) are on judged queries, `clicked` on unjudged ones with clicked documents as the
@@ -65,18 +64,18 @@ FitAdapter = Callable[[Pools, Sequence[TeacherTarget]], Callable[[Pools], Pools]
 """Returns, for the pools of some queries and what is taught about them, what scores the pools of others."""
 
 
-def cross_fitted(pools: Pools, said: Sequence[TeacherTarget], fit: FitAdapter, *, seed: int) -> Pools:
+def cross_fitted_pools(pools: Pools, targets: Sequence[TeacherTarget], fit: FitAdapter, *, seed: int) -> Pools:
     """Return the pools of all queries, in any order, scored with adapters that the other folds have taught."""
-    fold = _folds(pools, said, seed)
+    fold = _folds(pools, targets, seed)
     scored: dict[str, Pool] = {}
     for number in range(FOLDS):
         others, own = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        score = fit(pools.some(others), [said[place] for place in others.tolist()])
+        score = fit(pools.some(others), [targets[place] for place in others.tolist()])
         scored |= {pool.query: pool for pool in score(pools.some(own)).pools}
     return replace(pools, pools=tuple(scored[pool.query] for pool in pools.pools))
 
 
-def _folds(pools: Pools, said: Sequence[TeacherTarget], seed: int) -> NDArray[np.intp]:
+def _folds(pools: Pools, targets: Sequence[TeacherTarget], seed: int) -> NDArray[np.intp]:
     """Return the fold of each query: that of the document which it teaches most.
 
     Later queries often ask for other documents than the log does. With folds of random queries the documents are known,
@@ -84,32 +83,32 @@ def _folds(pools: Pools, said: Sequence[TeacherTarget], seed: int) -> NDArray[np
     """
     about = [
         pool.documents[int(one.shares.argmax())] if one.teacher else f"query {pool.query}"
-        for pool, one in zip(pools.pools, said, strict=True)
+        for pool, one in zip(pools.pools, targets, strict=True)
     ]
     places = {name: place for place, name in enumerate(dict.fromkeys(about))}
-    if len({name for name, one in zip(about, said, strict=True) if one.teacher}) < FOLDS:
+    if len({name for name, one in zip(about, targets, strict=True) if one.teacher}) < FOLDS:
         return fold_of(len(pools), FOLDS, seed)
     return fold_of(len(places), FOLDS, seed)[[places[name] for name in about]]
 
 
-def verdict_of(
+def evaluation_of(
     before: Pools, after: Pools, clicks: Mapping[str, Mapping[str, float]] | None = None, *, least: int, seed: int
-) -> Verdict:
+) -> AdapterEvaluation:
     """Compare the pools of the same queries; `least` judged queries, or ones with clicks, decide."""
     places = np.array([number for number, pool in enumerate(before.pools) if (pool.grades > 0).any()], np.intp)
     blend = dense = None
     if len(places) >= least:
         one, other = before.some(places), after.some(places)
-        blend = compared(values_of_default(other, METRIC), values_of_default(one, METRIC), seed)
+        blend = compared(values_of_default(other, NDCG_10), values_of_default(one, NDCG_10), seed)
         dense = compared(by_dense(other), by_dense(one), seed)
-    given = [(clicks or {}).get(pool.query, {}) for pool in before.pools]
-    sure = [sum(of_query.values()) >= MIN_CLICKS for of_query in given]
+    clicks_by_query = [(clicks or {}).get(pool.query, {}) for pool in before.pools]
+    sure = [sum(of_query.values()) >= MIN_CLICKS for of_query in clicks_by_query]
     clicked = None
     rest = [number for number, pool in enumerate(before.pools) if sure[number] and not (pool.grades > 0).any()]
     if len(rest) >= least:
-        wanted = [tuple(given[number]) for number in rest]
+        wanted = [tuple(clicks_by_query[number]) for number in rest]
         one, other = _judged_by(before.some(rest), wanted), _judged_by(after.some(rest), wanted)
-        clicked = compared(values_of_default(other, METRIC), values_of_default(one, METRIC), seed)
+        clicked = compared(values_of_default(other, NDCG_10), values_of_default(one, NDCG_10), seed)
     scores, new_scores = blend_scores(before), blend_scores(after)
     followed = [_first(pool, row, _FOLLOWED) for pool, row in zip(before.pools, scores, strict=True)]
     agreement = compared(by_dense(_judged_by(after, followed)), by_dense(_judged_by(before, followed)), seed)
@@ -118,7 +117,7 @@ def verdict_of(
         for pool, row, new_pool, new_row in zip(before.pools, scores, after.pools, new_scores, strict=True)
     )
     shares = [len({*one.after} - {*one.before}) / max(1, len(one.after)) for one in changes]
-    return Verdict(len(places), blend, dense, clicked, agreement, float(np.mean(shares)), changes)
+    return AdapterEvaluation(len(places), blend, dense, clicked, agreement, float(np.mean(shares)), changes)
 
 
 def by_dense(pools: Pools) -> Float64:
@@ -127,7 +126,7 @@ def by_dense(pools: Pools) -> Float64:
     scores = np.full((len(pools), max(len(pool.documents) for pool in pools.pools)), -np.inf, np.float32)
     for row, pool in zip(scores, pools.pools, strict=True):
         row[: len(pool.documents)] = np.nan_to_num(pool.scores[:, column], nan=-2.0)
-    return measure(pools, METRIC)(scores)
+    return measure_weights(pools, NDCG_10)(scores)
 
 
 def _judged_by(pools: Pools, relevant: Sequence[tuple[str, ...]]) -> Pools:
@@ -151,7 +150,7 @@ MIN_CLICKED = 20  # clicked queries below which there is no verdict
 
 
 @dataclass(frozen=True, slots=True)
-class TrialVerdict:
+class TrialEvaluation:
     """What clicks say of a trial: numbers of searches, of distinct queries, and of those with a click on its documents.
 
     `shares` compares the share of each clicked query's clicks on documents that the ranking with the adapter has put
@@ -165,8 +164,8 @@ class TrialVerdict:
     shares: Comparison | None
 
 
-def verdict_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, float]]) -> TrialVerdict:
-    """Return the verdict on an index's latest adapter, from the file of the setting `trial_log` and clicks by query.
+def evaluation_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, float]]) -> TrialEvaluation:
+    """Return the evaluation of an index's latest adapter, from the file of the setting `trial_log` and clicks by query.
 
     Its unit is the query: the same one is always drawn alike.
     """
@@ -191,4 +190,4 @@ def verdict_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str, f
             of_query[team] += number
     learned = np.array([one["learned"] / (one["learned"] + one["frozen"]) for one in counts.values()])
     shares = compared(learned, 1 - learned) if len(counts) >= MIN_CLICKED else None
-    return TrialVerdict(adapter, len(own), len({line["query"] for line in own}), len(counts), shares)
+    return TrialEvaluation(adapter, len(own), len({line["query"] for line in own}), len(counts), shares)
