@@ -7,11 +7,9 @@ The second starts a real OpenSearch node and a gateway in this process, and reco
 import argparse
 import ast
 import dataclasses
-import io
 import json
 import sys
 import threading
-import tokenize
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +27,6 @@ class Size(NamedTuple):
 
     files: int = 0
     lines: int = 0
-    code: int = 0
     docstrings: int = 0
     classes: int = 0
     functions: int = 0
@@ -40,7 +37,7 @@ class Size(NamedTuple):
 
 
 def size_of(path: Path) -> Size:
-    """Return what one file holds; code is lines without blank ones, comments and docstrings."""
+    """Return what one file holds."""
     text = path.read_text()
     tree = ast.parse(text)
     docstrings = {
@@ -54,16 +51,9 @@ def size_of(path: Path) -> Size:
         and (place == 0 or isinstance(node, ast.Module | ast.ClassDef))
         for line in range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
     }
-    silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    code = {
-        line
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type not in silent
-        for line in range(token.start[0], token.end[0] + 1)
-    }
     nodes = Counter(type(node) for node in ast.walk(tree))
     functions = nodes[ast.FunctionDef] + nodes[ast.AsyncFunctionDef]
-    return Size(1, text.count("\n"), len(code - docstrings), len(docstrings), nodes[ast.ClassDef], functions)
+    return Size(1, text.count("\n"), len(docstrings), nodes[ast.ClassDef], functions)
 
 
 def sizes(files: Iterator[Path] | list[Path]) -> Size:
@@ -200,10 +190,10 @@ def main() -> None:
     parser.add_argument("--search", action="store_true", help="also record what one search passes")
     parser.add_argument("--names", action="store_true", help="with the files and value objects of the search")
     chosen = parser.parse_args()
-    print(f"{'':22}{'files':>7}{'lines':>9}{'code':>9}{'docstrings':>12}{'classes':>9}{'functions':>11}")
+    print(f"{'':22}{'files':>7}{'lines':>9}{'docstrings':>12}{'classes':>9}{'functions':>11}")
     for name, size in table():
         share = f"{100 * size.docstrings / max(1, size.lines):.1f} %"
-        print(f"{name:22}{size.files:7}{size.lines:9,}{size.code:9,}{share:>12}{size.classes:9}{size.functions:11}")
+        print(f"{name:22}{size.files:7}{size.lines:9,}{share:>12}{size.classes:9}{size.functions:11}")
     print(", ".join(f"{count} {name}" for name, count in settings_and_options().items()))
     if not chosen.search:
         return

@@ -132,7 +132,7 @@ def problem_of(details: Mapping[str, Any]) -> str:
     text = re.sub(r"^\w+ should (be|have|match)", r"must \1", text)
     for pattern, plain in _PLAIN:
         text = re.sub(pattern, plain, text)
-    return text[:1].lower() + text[1:]
+    return text if text[:2].isupper() else text[:1].lower() + text[1:]  # URL stays URL
 
 
 def first_error(error: ValidationError) -> str:

@@ -28,24 +28,6 @@ def test_rescorers_are_the_objects_that_serve_queries() -> None:
     assert method.params.model_dump()["scales"] == (1.0, 5.0)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "params", "message"),
-    [
-        (["spectrl"], {}, r"unknown method \[spectrl\]: did you mean \[spectral\]\?"),
-        (["bm26"], {}, r"unknown method \[bm26\]: did you mean \[bm25\]\?"),
-        (["bm25"], {"bm25": {"k": 1}}, r"unknown parameter \[k\] of method \[bm25\]: did you mean \[k1\]\?"),
-        (["bm25"], {"bm25": {"b": 2}}, r"parameter \[b\] of method \[bm25\] is 2: "),
-        (["dense"], {"dense": {"k": 1}}, r"unknown parameter \[k\] of method \[dense\]: there are none"),
-        (["bm25"], {"dense": {}}, r"params are given for \[dense\], which is not among the methods: bm25"),
-    ],
-)
-def test_resolve_refuses_unknown_methods_and_invalid_parameters(
-    wanted: list[str], params: dict[str, dict[str, object]], message: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        resolve(wanted, params)
-
-
 def test_retrieval_takes_the_parameters_that_were_given() -> None:
     known = retrieval(resolve(["spectral", "bm25"], {"bm25": {"k1": 0.9}}))
     assert set(known) == {"bm25", "dense", "hybrid"}

@@ -1,6 +1,6 @@
 """Choosing parameters: what is tried, what wins, and that a fold never has a say in how it is answered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,25 +38,6 @@ def test_every_declared_grid_fits_its_method(name: str) -> None:
     method = resolve_one(name)
     for tried in method.params.tried():
         resolve_one(name, tried)
-
-
-@pytest.mark.parametrize(
-    ("name", "grid", "message"),
-    [
-        ("dense", None, r"method \[dense\] declares no values to try"),
-        ("nnn", {}, r"declares no values to try"),
-        ("nnn", {"l1": 0.1}, r"\[grid\] gives \[l1\] no list"),
-        ("nnn", {"l1": []}, r"\[grid\] gives \[l1\] no list"),
-        ("nnn", {"l1": [-1]}, r"\[l1\]"),
-        ("nnn", {"l1": [0.1] * 50, "l2": [0.1] * 50}, r"2,500 combinations"),
-        ("nnm", None, r"unknown method \[nnm\]: did you mean \[nnn\]"),
-    ],
-)
-def test_candidates_refuses_methods_and_grids_that_cannot_be_tuned(
-    name: str, grid: Mapping[str, Any] | None, message: str
-) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        grid_candidates(name, grid=grid)
 
 
 def test_the_greatest_mean_wins_and_of_equal_ones_the_first() -> None:

@@ -19,6 +19,11 @@ from es_ttc.errors import EsTtcError
 from es_ttc.index.ingest import Inputs
 from es_ttc.index.ingest.readers import open_source
 from es_ttc.lab.evaluation.datasets import load_collection
+from es_ttc.lab.evaluation.methods import resolve
+from es_ttc.lab.evaluation.tuning import grid_candidates
+from es_ttc.lab.judging import formats
+from es_ttc.lab.learning.query_log import read_log
+from es_ttc.reranking.rerankers import Rerankers
 from es_ttc.rescorers.learned.fields import parse_fields
 from es_ttc.rescorers.learned.model import read_models
 from es_ttc.settings import EngineSettings
@@ -51,6 +56,16 @@ def read_table(header: str) -> object:
     return list(Inputs([open_source("table.csv")]).records(0))
 
 
+def read_judgements(form: str, content: str) -> object:
+    Path("judgements").write_text(content)
+    return formats.read_judgements(formats.Format(form), Path("judgements"), {"q1": "text"}, split="test", highest=None)
+
+
+def read_query_log(name: str, content: str) -> object:
+    Path(name).write_text(content)
+    return read_log(Path(name))
+
+
 CALLS: dict[str, Callable[[Any], object]] = {
     "model name": load_encoder,
     "settings file": read_settings,
@@ -59,6 +74,11 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "collection": lambda changes: load_collection(write(Path("collection"), **changes)),
     "document": lambda case: prepared(*case),
     "table header": read_table,
+    "judgements file": lambda case: read_judgements(*case),
+    "query log": lambda case: read_query_log(*case),
+    "methods": lambda case: resolve(*case),
+    "grid of a method": lambda case: grid_candidates(case[0], grid=case[1]),
+    "reranker": lambda settings: Rerankers({"mine": settings}),
 }
 """What each kind of case is given to; the working folder is empty."""
 

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from sklearn.metrics import cohen_kappa_score
 
-from es_ttc.errors import ConfigurationError, EsTtcError, InvalidRequest
+from es_ttc.errors import InvalidRequest
 from es_ttc.lab.evaluation.metrics import score
 from es_ttc.lab.judging import formats
 from es_ttc.lab.judging.formats import Format, Judged
@@ -148,31 +148,6 @@ def test_every_form_gives_back_what_was_written(tmp_path: Path) -> None:
     (tmp_path / "scaled").write_text("query,docid,rating\nplain,d1,10\nplain,d2,4\nplain,d3,\n")
     scaled = formats.read_judgements(Format.QUEPID, tmp_path / "scaled", {}, split="", highest=10)
     assert scaled.qrels == {query_id("plain"): {"d1": 3, "d2": 1}}
-
-
-@pytest.mark.parametrize(
-    ("form", "content", "message"),
-    [
-        (Format.TREC, "q1 0 d1\n", "line 1 must be `query 0 document grade`, got [q1 0 d1]"),
-        (Format.TREC, "q1 0 d1 4\n", "grades document [d1] 4: grades are 0 to 3"),
-        (Format.TREC, "other 0 d1 1\n", "the text of query [other] is not known"),
-        (Format.TREC, "q1 0 d1 1\nq1 0 d1 2\n", "line 2 grades document [d1] for the same query again"),
-        (Format.TREC, "", "holds no judgement"),
-        (Format.QUEPID, "plain,d1\n", "line 1 must be `query,docid,rating`, got 2 columns"),
-        (Format.QUEPID, "plain,d1,good\n", "[good] is no grade"),
-        (Format.WORKBENCH, "[", "is not JSON"),
-        (Format.WORKBENCH, '{"ratings": []}', "is no judgement list"),
-        (Format.BEIR, "", "does not exist"),
-    ],
-)
-def test_a_wrong_file_is_named_with_its_place(form: Format, content: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    if form is not Format.BEIR:
-        path.write_text(content)
-    with pytest.raises(EsTtcError) as caught:
-        formats.read_judgements(form, path, {"q1": "text"}, split="test", highest=None)
-    assert message in str(caught.value)
-    assert isinstance(caught.value, ConfigurationError | InvalidRequest)
 
 
 def test_limits_and_ids() -> None:

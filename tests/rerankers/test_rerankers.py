@@ -230,22 +230,6 @@ async def test_an_endpoint_that_is_not_there_fails_soon() -> None:
     await rerankers.close()
 
 
-@pytest.mark.parametrize(
-    ("told", "why"),
-    [
-        ({"url": "http://localhost/"}, r"\[rerankers.mine.kind\] is missing: name one of \[.*http"),
-        ({"kind": "htpp"}, r"did you mean \[http\]"),
-        ({"kind": "http"}, r"\[url\]|url"),
-        ({"kind": "http", "url": "ftp://x/"}, r"\[rerankers.mine.url\] is wrong: .*scheme"),
-        ({"kind": "http", "url": "http://x/", "modle": "a"}, r"did you mean \[model\]"),
-        ({"kind": "http", "url": "http://x/", "batch": 0}, "1 or more"),
-    ],
-)
-def test_wrong_settings_are_told_in_one_sentence(told: dict[str, Any], why: str) -> None:
-    with pytest.raises(ConfigurationError, match=why):
-        Rerankers({"mine": told})
-
-
 def test_a_wrong_key_is_not_shown() -> None:
     with pytest.raises(ConfigurationError) as caught:
         Rerankers({"mine": {"kind": "http", "url": "http://x/", "api_key": ["secret-3"]}})

@@ -115,11 +115,6 @@ def test_a_log_is_distinct_queries_and_their_clicks(
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.log", b"\n\n", "has no query: it is empty"),
-        ("a.log", b"x" * 1001, "each of its 1 lines has .* more than 1,000 characters"),
-        ("a.csv", b"id|query\n1|red\n", r"its first record has \[id\|query\]; name the field of queries \[query\]"),
-        ("a.jsonl", b'a\n{"q": \n', "line 2"),
-        ("a.json", b'[{"q": 1},', "is no JSON array of up to"),
         ("a.log", b"\xff", "as UTF-8"),
         ("a.log.gz", gzip.compress(b"red", mtime=0)[:-9], "cannot be read"),
     ],

@@ -25,7 +25,7 @@ def gaussian_levels(count: int) -> np.ndarray:
     from scipy.stats import norm
 
     levels = norm.ppf((np.arange(count) + 0.5) / count)
-    for _ in range(2000):
+    for _ in range(500):
         borders = np.concatenate(([-np.inf], (levels[1:] + levels[:-1]) / 2, [np.inf]))
         levels = (norm.pdf(borders[:-1]) - norm.pdf(borders[1:])) / (norm.cdf(borders[1:]) - norm.cdf(borders[:-1]))
     return levels

@@ -102,7 +102,8 @@ def _read(name: str, table: Mapping[str, Any]) -> tuple[RerankerKind, RerankerSe
     except Fault as fault:  # the value is omitted: it may be a key
         if fault.kind is FaultKind.UNKNOWN:
             raise ConfigurationError(str(unknown_field(fault.path[0], fault.known, where))) from None
-        raise ConfigurationError(f"[{'.'.join((where, *fault.path))}] is wrong: {fault.problem}") from None
+        problem = fault.problem if fault.kind is FaultKind.MISSING else f"is wrong: {fault.problem}"
+        raise ConfigurationError(f"[{'.'.join((where, *fault.path))}] {problem}") from None
 
 
 def _is_kind(made: object) -> TypeGuard[RerankerKind]:
