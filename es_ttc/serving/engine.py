@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import unquote, urlencode
 
-import orjson
-
 from es_ttc.engine import exchange
 from es_ttc.engine.protocol import Detected, Engine
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
@@ -338,8 +336,8 @@ class _ProtocolEngine(Engine):
         except EngineUnavailable as error:
             raise exchange.Unreachable(str(error), may_repeat=False) from error
         try:
-            return exchange.Answer(answer.status, orjson.loads(answer.body) if answer.body else None)
-        except orjson.JSONDecodeError as error:
+            return exchange.Answer(answer.status, await jsonio.loads_answer(answer.body) if answer.body else None)
+        except ValueError as error:
             raise self._not_json(method, path) from error
 
     async def _detect(self, nodes: Mapping[str, Any]) -> Detected:

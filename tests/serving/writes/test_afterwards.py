@@ -108,6 +108,13 @@ def test_a_refresh_includes_the_features(servers: Servers, attached: str) -> Non
     assert scored_now() == 3
 
 
+def test_texts_with_half_a_character_are_encoded(servers: Servers, attached: str) -> None:
+    body = b'{"index":{"_id":"one"}}\n{"text":"An owl."}\n{"index":{"_id":"two"}}\n{"text":"\\ud800 alone"}\n'
+    reply = call(servers.gateway, "POST", f"/{attached}/_bulk", body, NDJSON)
+    assert reply.json()["errors"] is False
+    assert encoded(reply) == "true"
+
+
 def test_a_bulk_to_several_indices(servers: Servers, followed: Any, index_name: str, attached: str) -> None:
     own = followed("now", suffix="-own")
     text = {"text": "An owl hunts."}
