@@ -299,5 +299,5 @@ def _against(method: MethodResult, metric: str, *, wide: bool) -> list[str]:
 
 def command_line(arguments: Sequence[str]) -> str:
     """Return a command line that makes the same evaluation; credentials in URLs are left out."""
-    own = [_CREDENTIALS.sub("//", one) for one in arguments if one != "--json"]
+    own = [_CREDENTIALS.sub("//", argument) for argument in arguments if argument != "--json"]
     return shlex.join(["es-ttc", "evaluate", *own])

@@ -53,8 +53,8 @@ def make_pools(
             for name, text in bar.track(queries, description="searching"):
                 rankings = await asyncio.gather(
                     *(
-                        search_by_method(target, CliQuery(text, one.method, MAX_POOL_DEPTH, one.params))
-                        for one in methods
+                        search_by_method(target, CliQuery(text, method.method, MAX_POOL_DEPTH, method.params))
+                        for method in methods
                     )
                 )
                 runs = tuple(tuple(hit.id for hit in ranking.hits) for ranking in rankings)
@@ -123,7 +123,9 @@ async def _ungraded(store: JudgementStore, judge: str) -> list[tuple[PooledQuery
     queries = await store.pools()
     if not any(query.documents for query in queries):
         raise InvalidRequest(f"index [{store.index}] has no pools: name queries to pool")
-    before = {(one.query, one.document) for one in await store.judgements() if one.judge == judge}
+    before = {
+        (judgement.query, judgement.document) for judgement in await store.judgements() if judgement.judge == judge
+    }
     return [
         (query, document) for query in queries for document in query.documents if (query.id, document) not in before
     ]

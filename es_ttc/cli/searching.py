@@ -119,7 +119,7 @@ async def facets_of(target: SearchTarget, query: CliQuery, names: Sequence[str])
         aggregations[name] = {"stats": {"field": field}} if set(kinds) <= _NUMBERS else counted
     answer = await target.client.search(target.index, {**_body(target, query), "aggs": aggregations})
     return {
-        name: {one.get("key_as_string", one["key"]): one["doc_count"] for one in facet["buckets"]}
+        name: {bucket.get("key_as_string", bucket["key"]): bucket["doc_count"] for bucket in facet["buckets"]}
         if "buckets" in facet
         else {key: facet[key] for key in ("count", "min", "max") if facet[key] is not None}
         for name, facet in answer["aggregations"].items()

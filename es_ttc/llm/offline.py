@@ -116,7 +116,9 @@ class OfflineLlm:
     ) -> Reply:
         """Return the model's answer as an assistant; see :meth:`complete`."""
         del seconds
-        return await self._answer_to([{"role": one.role, "content": one.content} for one in messages], schema, asked)
+        return await self._answer_to(
+            [{"role": message.role, "content": message.content} for message in messages], schema, asked
+        )
 
     async def _answer_to(
         self, asked: str | list[dict[str, str]], schema: JsonSchema | None, params: Mapping[str, Any]

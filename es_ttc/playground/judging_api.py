@@ -166,19 +166,19 @@ class JudgingApi:
         signals, note = await self._signals(call, queries)
         await call.store.put_pools(queries)
         try:
-            await call.store.put_signals([replace(one, signals=signals.get(one.id)) for one in queries])
+            await call.store.put_signals([replace(query, signals=signals.get(query.id)) for query in queries])
         except EngineError as error:
             if error.upstream_status != NotAllowed.status:
                 raise
             note = f"{_NO_WEIGHTS}: you may not write index [{SIGNALS_INDEX}]"
         return {
-            "queries": [{"id": one.id, "text": one.text, "pooled": len(one.documents)} for one in queries],
+            "queries": [{"id": query.id, "text": query.text, "pooled": len(query.documents)} for query in queries],
             "note": note,
         }
 
     async def _signals(self, call: _Call, queries: Sequence[PooledQuery]) -> tuple[dict[str, LoggedSignals], str]:
         """Return blend's signals by query; without them the reason why weights of blend cannot be chosen."""
-        texts = {one.id: one.text for one in queries}
+        texts = {query.id: query.text for query in queries}
         try:
             spec = (await Indices.behind(call.engine, call.index)).shared_spec()
             encoder = await self._gateway.encoders.serving(spec.encoder.key, call.index)
@@ -211,13 +211,17 @@ class JudgingApi:
         )
         check_judge(body.judge)
         await call.store.require_index()
-        await call.store.require_queries(one.query for one in body.judgements)
+        await call.store.require_queries(judgement.query for judgement in body.judgements)
         judgements = [
-            Judgement(one.query, one.document, body.judge, one.grade)
-            for one in body.judgements
-            if one.grade is not None
+            Judgement(judgement.query, judgement.document, body.judge, judgement.grade)
+            for judgement in body.judgements
+            if judgement.grade is not None
         ]
-        taken_back = [(one.query, one.document, body.judge) for one in body.judgements if one.grade is None]
+        taken_back = [
+            (judgement.query, judgement.document, body.judge)
+            for judgement in body.judgements
+            if judgement.grade is None
+        ]
         await call.store.put(judgements, taken_back)
         return {"judged": len(judgements), "taken_back": len(taken_back)}
 
@@ -244,7 +248,7 @@ class JudgingApi:
 
 
 def _pooled(body: PoolBody) -> list[PooledQuery]:
-    methods = tuple(PooledMethod(one.method, one.params) for one in body.methods)
+    methods = tuple(PooledMethod(method.method, method.params) for method in body.methods)
     queries = []
     for place, one in enumerate(body.queries):
         if len(one.runs) != len(methods):

@@ -74,7 +74,7 @@ def _require_hits(hits: Sequence[Any], failing: str) -> None:
         _require_types([hit[name] for hit in hits if name in hit], _OF_A_HIT[name], failing, name)
     fields = [hit["fields"] for hit in hits if "fields" in hit]
     for name in frozenset(chain.from_iterable(fields)):
-        values = [one[name] for one in fields if name in one]
+        values = [field[name] for field in fields if name in field]
         _require_types(values, {list}, failing, f"fields.{name}")
         if name in _OF_A_FIELD:
             _require_types([*chain.from_iterable(values)], _OF_A_FIELD[name], failing, f"fields.{name}")

@@ -89,7 +89,7 @@ class _Run:
         ranked = await items[0].rank(hits, first_pass_ms=first_pass_ms, since=self.since)
         self.pages.append(ranked)
         self.hits, self.max_score, self.groups = ranked.hits, ranked.max_score, ranked.groups
-        if any(one.plan.section.detail for one in items):
+        if any(item.plan.section.detail for item in items):
             for hit in self.hits:
                 _begin_details(hit, origins.get(id(hit), (None, None)), items[0].plan.section.method)
         place = await self._run(1, lambda one: one.reads_bare_hits)
@@ -173,7 +173,7 @@ class _Run:
         of_items = [replace(first, parts=own, took=scoring)]
         for summary, total in zip(later, self.totals, strict=True):
             of_items.append(replace(summary, took={**summary.took, "total": total}))
-        parts["items"] = [one.as_dict() for one in of_items]
+        parts["items"] = [item.as_dict() for item in of_items]
         method = ">".join(item.plan.section.method for item in self.items)
         reason = next((one.reason for one in summaries if one.reason is not None), None)
         return Summary(method, took, parts, all(one.applied for one in summaries), reason)

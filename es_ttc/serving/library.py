@@ -126,7 +126,7 @@ class IndexReader:
         searches: TargetSearches,
         indices: SearchedIndices,
     ) -> list[FoundWindow]:
-        bodies = [{"query": matching(one.text, text_fields), "size": size, **self._marks} for one in queries]
+        bodies = [{"query": matching(query.text, text_fields), "size": size, **self._marks} for query in queries]
         # the nearest first: its searches are sent a step of the event loop later, in the request of the first passes
         finding = self._nearest(queries, size, searches, indices)
         nearest, answers = await asyncio.gather(finding, searches.send(bodies))

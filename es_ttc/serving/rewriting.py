@@ -348,15 +348,15 @@ def parse_query(found: FoundClause) -> QueryClause:
 
 def put_queries(body: dict[str, Any], results: Sequence[RewriteResult]) -> dict[str, Any]:
     """Return a body with native queries in place of its `ttc` queries."""
-    for one in results:
-        body = put_at(body, one.clause.place, one.query)
+    for result in results:
+        body = put_at(body, result.clause.place, result.query)
     return body
 
 
 def add_rewritings(response: dict[str, Any], results: Sequence[RewriteResult]) -> None:
     """Add the summaries of rewritten queries to a response, and the matched terms to its hits, in place."""
-    add_summary(response, "query", [one.summary for one in results], max(one.ms for one in results))
-    if any(one.clause.section.detail for one in results):
+    add_summary(response, "query", [result.summary for result in results], max(result.ms for result in results))
+    if any(result.clause.section.detail for result in results):
         _show_matches(response.get("hits", {}).get("hits", []))
 
 

@@ -75,7 +75,7 @@ class _Search:
     @property
     def applied(self) -> bool:
         """Whether every method was applied."""
-        return all(one.applied for one in self.summaries) and (self.rescored is None or self.rescored.applied)
+        return all(summary.applied for summary in self.summaries) and (self.rescored is None or self.rescored.applied)
 
     @property
     def has_summary(self) -> bool:
@@ -210,7 +210,7 @@ class Searches:
                 item.body = with_rescore(body)
                 item.clauses = find_clauses(body)
                 for hook, is_knn in (("query", False), ("knn", True)):
-                    check_clauses(sum(one.is_knn == is_knn for one in item.clauses), hook)
+                    check_clauses(sum(clause.is_knn == is_knn for clause in item.clauses), hook)
             except EsTtcError as error:
                 item.error = error
 
@@ -226,11 +226,11 @@ class Searches:
             context = (body, caller, shards, timeout_ms, request.started)
             async with room:
                 try:
-                    answers = await asyncio.gather(*(self._rewriting.rewritten(one, *context) for one in clauses))
+                    answers = await asyncio.gather(*(self._rewriting.rewritten(clause, *context) for clause in clauses))
                 except EsTtcError as error:
                     item.error = error
                     return
-            item.body = with_text(put_queries(body, answers), body, {(one.clause.text,) for one in answers})
+            item.body = with_text(put_queries(body, answers), body, {(answer.clause.text,) for answer in answers})
             item.is_changed, search.rewritten = True, answers
 
         await asyncio.gather(*(rewritten(*one) for one in found))
@@ -241,7 +241,9 @@ class Searches:
         if not found:
             return
         questions = [
-            self._retrieval_of(request, search.item, body, one) for search, body, clauses in found for one in clauses
+            self._retrieval_of(request, search.item, body, clause)
+            for search, body, clauses in found
+            for clause in clauses
         ]
         results = iter(await retrieve(self._gateway, questions, *request.msearch_target()))
         for search, body, clauses in found:
@@ -252,8 +254,8 @@ class Searches:
                 else:
                     answers.append(result)
             if item.error is None:
-                replaced = put_in_place(body, [(one.clause, one.query) for one in answers])
-                item.body = with_text(replaced, body, {one.clause.texts for one in answers})
+                replaced = put_in_place(body, [(answer.clause, answer.query) for answer in answers])
+                item.body = with_text(replaced, body, {answer.clause.texts for answer in answers})
                 item.is_changed, search.retrieved = True, answers
 
     def _retrieval_of(

@@ -66,7 +66,9 @@ class DryRun:
 
     def reached(self, share: float) -> float | None:
         """Return the similarity to their documents that a share of the phrases reaches; None if none was compared."""
-        found = sorted((one for each in self.documents for one in each.filtered.similarities), reverse=True)
+        found = sorted(
+            (similarity for each in self.documents for similarity in each.filtered.similarities), reverse=True
+        )
         return found[min(len(found) - 1, int(share * len(found)))] if found else None
 
 

@@ -52,10 +52,10 @@ def estimate_size(documents: Sequence[SourceDocument], spec: IndexSpec, encoder:
     began = time.perf_counter()
     features = encode_documents(sample, spec, encoder)
     seconds = (time.perf_counter() - began) / len(sample)
-    stored = [feature_fields(one, spec) for one in features]
+    stored = [feature_fields(feature, spec) for feature in features]
     merged = [sum(map(_stored_bytes, fields.values())) for fields in stored]
     recovery = [len(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)) for fields in stored]
-    tokens = [0 if one.tokens is None else len(one.tokens.vectors.values) for one in features]
+    tokens = [0 if feature.tokens is None else len(feature.tokens.vectors.values) for feature in features]
     return SizeEstimate(_mean(tokens), _mean(np.add(merged, recovery)), _mean(merged), seconds)
 
 

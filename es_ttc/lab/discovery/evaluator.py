@@ -199,8 +199,8 @@ class Evaluator:
 
 def cost_ratio(tasks: Sequence[TaskResult]) -> float:
     """Return the paper's c over tasks: (T_base + T_prog) / T_base (section 3.3)."""
-    base = sum(one.queries + one.documents for one in tasks)
-    return (base + sum(one.index_texts + one.query_texts for one in tasks)) / base
+    base = sum(task.queries + task.documents for task in tasks)
+    return (base + sum(task.index_texts + task.query_texts for task in tasks)) / base
 
 
 def _same(task: DiscoveryTask, one: ProgramRun, other: ProgramRun) -> None:

@@ -76,9 +76,9 @@ def samples(plan: DiscoveryPlan, encoder: Encoder) -> list[Float32]:
     """Return the vectors of the search's queries by task, as a sample of an index's queries."""
     return [
         np.stack(
-            [query.vectors[0] for query in encode_queries(list(one.queries.values()), encoder, tokens=False)]
+            [query.vectors[0] for query in encode_queries(list(collection.queries.values()), encoder, tokens=False)]
         ).astype(np.float32)
-        for one in collections(plan, held=False)
+        for collection in collections(plan, held=False)
     ]
 
 
@@ -147,7 +147,7 @@ def write_program(
 def exported_program(records: Sequence[ProgramRecord]) -> bytes:
     """Return all programs that a search has found, as JSON lines for `--proposer`."""
     proposals = [record.proposal.model_dump(mode="json") for record in records if record.generation > 0]
-    return b"".join(orjson.dumps(one) + b"\n" for one in proposals)
+    return b"".join(orjson.dumps(proposal) + b"\n" for proposal in proposals)
 
 
 def _held(task: DiscoveryTask, values: Any) -> HeldOutResult:
@@ -165,4 +165,4 @@ def _held(task: DiscoveryTask, values: Any) -> HeldOutResult:
 
 
 def _readings(record: ProgramRecord) -> frozenset[str]:
-    return frozenset(reading for one in record.tasks.values() for reading in one.readings)
+    return frozenset(reading for task in record.tasks.values() for reading in task.readings)

@@ -259,7 +259,7 @@ def _sample(ids: Sequence[str], size: int, seed: int) -> tuple[str, ...]:
     if size >= len(ids):
         return tuple(ids)
     kept = set(_shuffled(ids, seed)[:size])
-    return tuple(one for one in ids if one in kept)
+    return tuple(identifier for identifier in ids if identifier in kept)
 
 
 def _shuffled(ids: Sequence[str], seed: int) -> list[str]:
@@ -268,4 +268,6 @@ def _shuffled(ids: Sequence[str], seed: int) -> list[str]:
 
 def _halves(ids: Sequence[str], seed: int) -> tuple[list[str], list[str]]:
     first = set(_sample(ids, len(ids) // 2, seed))
-    return [one for one in ids if one in first], [one for one in ids if one not in first]
+    return [identifier for identifier in ids if identifier in first], [
+        identifier for identifier in ids if identifier not in first
+    ]

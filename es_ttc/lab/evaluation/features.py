@@ -84,14 +84,14 @@ def encode_corpus(
     stored = spec.tokens != "none"
     return CorpusFeatures(
         ids=[document.id for document in documents],
-        present=np.array([one.pooled is not None for one in features]),
-        pooled=_stacked([one.pooled for one in features], dims),
-        tokens=[one.tokens.vectors if one.tokens else nothing for one in features] if stored else (),
-        norms=[one.tokens.norms if one.tokens else no_norms for one in features] if stored else (),
-        chunks=[one.chunks or no_chunks(dims) for one in features] if spec.chunks else (),
-        spans=[one.spans.vectors if one.spans else no_vectors for one in features] if spec.spans else (),
-        truncated=sum(one.truncated for one in features),
-        reversed=_stacked([one.reversed for one in features], dims) if spec.reversed else None,
+        present=np.array([feature.pooled is not None for feature in features]),
+        pooled=_stacked([feature.pooled for feature in features], dims),
+        tokens=[feature.tokens.vectors if feature.tokens else nothing for feature in features] if stored else (),
+        norms=[feature.tokens.norms if feature.tokens else no_norms for feature in features] if stored else (),
+        chunks=[feature.chunks or no_chunks(dims) for feature in features] if spec.chunks else (),
+        spans=[feature.spans.vectors if feature.spans else no_vectors for feature in features] if spec.spans else (),
+        truncated=sum(feature.truncated for feature in features),
+        reversed=_stacked([feature.reversed for feature in features], dims) if spec.reversed else None,
     )
 
 

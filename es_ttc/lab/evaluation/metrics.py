@@ -200,7 +200,10 @@ def _by_ir_measures(
     measures = {measure(name): name for name in names}
     by_aspect = [one for one, name in measures.items() if _family(name) == "alpha-ndcg"]
     judged: list[tuple[list[Any], Any]] = [
-        ([one for one in measures if one not in by_aspect], {query: dict(grades) for query, grades in qrels.items()})
+        (
+            [measure for measure in measures if measure not in by_aspect],
+            {query: dict(grades) for query, grades in qrels.items()},
+        )
     ]
     if aspects and by_aspect:
         judged.append((by_aspect, [ir_measures.Qrel(*line) for line in _aspect_lines(aspects)]))

@@ -60,14 +60,14 @@ def render(evaluation: Evaluation) -> str:
     main = headline[0]
     sections = [
         {
-            "result": one,
-            "best": {metric: best(one, metric) for metric in headline},
-            "leader": leader(one, main),
-            "sentence": comparison_sentence(one, main),
-            "moved": moved(one, leader(one, main), main),
-            "families": families(one),
+            "result": collection,
+            "best": {metric: best(collection, metric) for metric in headline},
+            "leader": leader(collection, main),
+            "sentence": comparison_sentence(collection, main),
+            "moved": moved(collection, leader(collection, main), main),
+            "families": families(collection),
         }
-        for one in evaluation.collections
+        for collection in evaluation.collections
     ]
     return rendered(
         "report.html.j2",
@@ -212,7 +212,11 @@ def overall(collections: Sequence[CollectionResult], metric: str) -> dict[str, t
     """Return by method on how many collections its mean wins, ties and loses against the baseline."""
     counts: dict[str, tuple[int, int, int]] = {}
     for method in collections[0].methods:
-        deltas = [one.methods[method].versus[metric].delta for one in collections if one.methods[method].versus]
+        deltas = [
+            collection.methods[method].versus[metric].delta
+            for collection in collections
+            if collection.methods[method].versus
+        ]
         wins, losses = sum(delta > TIE for delta in deltas), sum(delta < -TIE for delta in deltas)
         if deltas:
             counts[method] = (wins, len(deltas) - wins - losses, losses)

@@ -104,7 +104,7 @@ class Evaluation:
     def as_json(self) -> dict[str, Any]:
         """Return ``results.json``."""
         return {
-            "data": {one.name: one.as_json(self.k) for one in self.collections},
+            "data": {collection.name: collection.as_json(self.k) for collection in self.collections},
             "k": self.k,
             "encoder": self.encoder,
             "encoder_backend": self.encoder_backend,

@@ -281,7 +281,14 @@ async def index_collection(
     outcome = await ingest(
         engine,
         name,
-        Inputs([Documents(({"_id": one.id, **one.source, **_numbers(one, fields)} for one in documents), total)]),
+        Inputs(
+            [
+                Documents(
+                    ({"_id": document.id, **document.source, **_numbers(document, fields)} for document in documents),
+                    total,
+                )
+            ]
+        ),
         encoder,
         dead_letters=rejected,
         options=IngestOptions(id_field="_id"),

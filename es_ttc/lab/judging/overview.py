@@ -34,8 +34,8 @@ class PairAgreement:
 def agreement(judgements: Iterable[Judgement]) -> list[PairAgreement]:
     """Return how far each two judges agree who have graded the same documents."""
     by_judge: dict[str, dict[tuple[str, str], int]] = defaultdict(dict)
-    for one in judgements:
-        by_judge[one.judge][one.query, one.document] = one.grade
+    for judgement in judgements:
+        by_judge[judgement.judge][judgement.query, judgement.document] = judgement.grade
     pairs = []
     for first, second in combinations(sorted(by_judge), 2):
         common = by_judge[first].keys() & by_judge[second].keys()
@@ -63,9 +63,9 @@ def median_grades(judgements: Iterable[Judgement], *, with_llm: bool = False) ->
     The lower of two middle grades counts. A language model's grades count only `with_llm`.
     """
     all_grades: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for one in judgements:
-        if with_llm or one.source is not JudgementSource.LLM:
-            all_grades[one.query][one.document].append(one.grade)
+    for judgement in judgements:
+        if with_llm or judgement.source is not JudgementSource.LLM:
+            all_grades[judgement.query][judgement.document].append(judgement.grade)
     return {
         query: {document: int(np.median(grades)) for document, grades in documents.items()}
         for query, documents in all_grades.items()
@@ -75,8 +75,8 @@ def median_grades(judgements: Iterable[Judgement], *, with_llm: bool = False) ->
 def counts_by_judge(judgements: Iterable[Judgement]) -> Mapping[str, tuple[JudgementSource, int]]:
     """Return each judge's source and number of judgements."""
     counts: dict[str, tuple[JudgementSource, int]] = {}
-    for one in judgements:
-        counts[one.judge] = (one.source, counts.get(one.judge, (one.source, 0))[1] + 1)
+    for judgement in judgements:
+        counts[judgement.judge] = (judgement.source, counts.get(judgement.judge, (judgement.source, 0))[1] + 1)
     return dict(sorted(counts.items()))
 
 
@@ -133,7 +133,7 @@ class Overview:
         if name not in self.judges:
             known = ", ".join(f"[{judge}]" for judge in self.judges) or "none"
             raise InvalidRequest(f"no judge [{name}] has judged index [{self.index}]: judges are {known}")
-        return median_grades([one for one in self.judgements if one.judge == name], with_llm=True)
+        return median_grades([judgement for judgement in self.judgements if judgement.judge == name], with_llm=True)
 
     def collection(self) -> Collection:
         """Return the judged queries as a collection without documents."""
@@ -172,7 +172,7 @@ class Overview:
         return {
             "id": query.id,
             "text": query.text,
-            "methods": [one.name for one in query.methods],
+            "methods": [method.name for method in query.methods],
             "depth": query.depth,
             "pooled": pooled,
             "judged": pooled - unjudged,
@@ -184,10 +184,10 @@ class Overview:
     def _by_judge(self) -> dict[str, dict[str, int]]:
         pooled = {query.id: set(query.documents) for query in self.queries}
         counts: dict[str, dict[str, int]] = {}
-        for one in self.judgements:
-            if one.document in pooled.get(one.query, ()):
-                of_query = counts.setdefault(one.query, {})
-                of_query[one.judge] = of_query.get(one.judge, 0) + 1
+        for judgement in self.judgements:
+            if judgement.document in pooled.get(judgement.query, ()):
+                of_query = counts.setdefault(judgement.query, {})
+                of_query[judgement.judge] = of_query.get(judgement.judge, 0) + 1
         return counts
 
 
@@ -204,5 +204,5 @@ async def read_overview(store: JudgementStore, *, with_llm: bool = False, signal
                 raise
             reason = f"weights are chosen from the pools' signals, and you may not read index [{SIGNALS_INDEX}]"
         else:
-            pools = [replace(one, signals=logged.get(one.id)) for one in pools]
+            pools = [replace(pool, signals=logged.get(pool.id)) for pool in pools]
     return Overview(store.index, pools, judgements, with_llm, reason, sorted(store.unreadable))

@@ -138,7 +138,7 @@ class PooledQuery:
             raise InvalidRequest(f"[depth] is {self.depth}: give 1 to {MAX_POOL_DEPTH}")
         if len(self.methods) > MAX_METHODS:
             raise InvalidRequest(f"[methods] names {len(self.methods)}, and up to {MAX_METHODS} are pooled: name fewer")
-        names = [one.name for one in self.methods]
+        names = [method.name for method in self.methods]
         if len(set(names)) < len(names):
             raise InvalidRequest("[methods] names a method twice with the same parameters: name it once")
         for name, run in zip(names, self.runs, strict=True):

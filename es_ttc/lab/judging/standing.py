@@ -64,7 +64,7 @@ class Standing:
             "judged_queries": self.judged_queries,
             "best": self.methods[0].method if self.methods else None,
             "clear": self.clear,
-            "methods": [one.as_dict() for one in self.methods],
+            "methods": [method.as_dict() for method in self.methods],
         }
 
 
@@ -73,7 +73,7 @@ def standing(queries: Sequence[PooledQuery], qrels: Qrels) -> Standing:
     pooled = [query for query in queries if qrels.get(query.id) and query.methods]
     if not pooled:
         return Standing(0, (), clear=False)
-    sets = [tuple(one.name for one in query.methods) for query in pooled]
+    sets = [tuple(method.name for method in query.methods) for query in pooled]
     names = max(reversed(sets), key=sets.count)
     judged = [query for query, own in zip(pooled, sets, strict=True) if set(names) <= set(own)]
     grades = [np.array(sorted(qrels[query.id].values(), reverse=True), np.int64) for query in judged]
@@ -94,7 +94,7 @@ def standing(queries: Sequence[PooledQuery], qrels: Qrels) -> Standing:
     clear = (
         len(methods) > 1
         and len(judged) >= FEWEST_QUERIES
-        and all(one.behind.interval.low > 0 for one in methods if one.behind is not None)
+        and all(method.behind.interval.low > 0 for method in methods if method.behind is not None)
     )
     return Standing(len(judged), methods, clear=clear)
 

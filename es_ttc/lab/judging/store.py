@@ -90,9 +90,9 @@ class JudgementStore:
     async def put_signals(self, queries: Sequence[PooledQuery]) -> None:
         """Write the signals of pooled queries that have them; those of earlier pools are replaced."""
         actions = [
-            self._record("signals", pool_id(self.index, one.id), one.id, signals=one.signals.as_dict())
-            for one in queries
-            if one.signals is not None
+            self._record("signals", pool_id(self.index, query.id), query.id, signals=query.signals.as_dict())
+            for query in queries
+            if query.signals is not None
         ]
         if not actions:
             return
@@ -136,7 +136,7 @@ class JudgementStore:
         """Write judgements, and delete those taken back."""
         await create_if_missing(self._engine, JUDGEMENTS_INDEX, _MAPPING)
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        actions = [self._judgement_record(one, at) for one in judgements]
+        actions = [self._judgement_record(judgement, at) for judgement in judgements]
         for query, document, judge in taken_back:
             name = judgement_id(self.index, query, document, judge)
             actions.append(ActionLines(name, (orjson.dumps({"delete": {"_id": name}}),)))
@@ -162,7 +162,7 @@ class JudgementStore:
     async def grades(self, query: str, documents: Sequence[str], judge: str) -> list[int | None]:
         """Return a judge's grades of some documents as they are now; None for those that the judge has not graded."""
         names = [judgement_id(self.index, query, document, judge) for document in documents]
-        grades = [(one or {}).get("grade") for one in await self._sources(names, "grade")]
+        grades = [(source or {}).get("grade") for source in await self._sources(names, "grade")]
         return [grade if grade in GRADES else None for grade in grades]
 
     async def documents(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
@@ -188,7 +188,7 @@ class JudgementStore:
             return []
         docs = [{"_id": name, "_source": [part] if part else True} for name in names]
         answer = await none_if_missing(self._engine.request("POST", f"/{JUDGEMENTS_INDEX}/_mget", body={"docs": docs}))
-        return [None] * len(names) if answer is None else [_source_of(one) for one in answer["docs"]]
+        return [None] * len(names) if answer is None else [_source_of(doc) for doc in answer["docs"]]
 
     async def _read(
         self, kind: str, size: int, read: Callable[[dict[str, Any]], T], index: str = JUDGEMENTS_INDEX
@@ -222,7 +222,7 @@ class JudgementStore:
         return record_lines(name, {"kind": kind, "key": name, "index": self.index, "query": query, **more})
 
     def _pool_record(self, query: PooledQuery) -> ActionLines:
-        methods = [{"method": one.method, "params": one.params} for one in query.methods]
+        methods = [{"method": method.method, "params": method.params} for method in query.methods]
         pool = {"text": query.text, "depth": query.depth, "methods": methods, "runs": query.runs}
         return self._record("pool", pool_id(self.index, query.id), query.id, pool=pool)
 
@@ -261,7 +261,7 @@ class _StoredPool(BaseModel):
 
 def _pooled(source: Mapping[str, Any]) -> PooledQuery:
     pool = _StoredPool.model_validate(source["pool"])
-    methods = tuple(PooledMethod(one.method, one.params) for one in pool.methods)
+    methods = tuple(PooledMethod(method.method, method.params) for method in pool.methods)
     return PooledQuery(source["query"], pool.text, methods, tuple(map(tuple, pool.runs)), pool.depth)
 
 

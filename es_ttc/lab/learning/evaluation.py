@@ -116,7 +116,7 @@ def evaluation_of(
         Change(pool.query, _first(pool, row, FIRST), _first(new_pool, new_row, FIRST))
         for pool, row, new_pool, new_row in zip(before.pools, scores, after.pools, new_scores, strict=True)
     )
-    shares = [len({*one.after} - {*one.before}) / max(1, len(one.after)) for one in changes]
+    shares = [len({*change.after} - {*change.before}) / max(1, len(change.after)) for change in changes]
     return AdapterEvaluation(len(places), blend, dense, clicked, agreement, float(np.mean(shares)), changes)
 
 
@@ -188,6 +188,6 @@ def evaluation_of_trial(file: Path, index: str, clicks: Mapping[str, Mapping[str
         if number := clicks.get(query, {}).get(document, 0.0):
             of_query = counts.setdefault(query, {"learned": 0.0, "frozen": 0.0})
             of_query[team] += number
-    learned = np.array([one["learned"] / (one["learned"] + one["frozen"]) for one in counts.values()])
+    learned = np.array([count["learned"] / (count["learned"] + count["frozen"]) for count in counts.values()])
     shares = compared(learned, 1 - learned) if len(counts) >= MIN_CLICKED else None
     return TrialEvaluation(adapter, len(own), len({line["query"] for line in own}), len(counts), shares)

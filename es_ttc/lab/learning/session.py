@@ -73,7 +73,7 @@ def learn_from(
     pools = collect_from_index(data.queries, source, progress=progress, keep=keep / "before")
     reranked = _reranked(pools, data, source, keep, progress)
     teacher_targets = targets(pools, data.clicks, reranked, allowed=data.teachers)
-    count = sum(one.teacher is not None for one in teacher_targets)
+    count = sum(target.teacher is not None for target in teacher_targets)
     if count < MIN_QUERIES:
         raise InvalidRequest(
             f"[{'], ['.join(data.teachers)}] teach {count} of {len(teacher_targets)} queries: give judgements or "
@@ -119,7 +119,7 @@ def _reranked(pools: Pools, data: TrainingData, source: IndexSource, keep: Path,
     """Return a reranker's scores of the most frequent queries that no better teacher says anything about."""
     if data.reranker is None or "reranker" not in data.teachers:
         return {}
-    better = [one for one in data.teachers if one in ("judgements", "clicks")]
+    better = [teacher for teacher in data.teachers if teacher in ("judgements", "clicks")]
     teacher_targets = targets(pools, data.clicks, allowed=better)
     left = [number for number, one in enumerate(teacher_targets) if one.teacher is None][: data.pairs // RERANKED]
     if not left:

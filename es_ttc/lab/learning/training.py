@@ -77,7 +77,7 @@ class ListwiseRecipe(TwoSided):
         device = queries.device
         used, where = np.unique(np.concatenate(lists.documents), return_inverse=True)
         documents = self.documents.rows(DOCUMENTS, used)
-        lengths = [len(one) for one in lists.documents]
+        lengths = [len(document) for document in lists.documents]
         rows = np.repeat(np.arange(len(lists)), lengths)
         columns = np.concatenate([np.arange(length) for length in lengths])
         logits = torch.full((len(lists), max(lengths)), float("-inf"), device=device)

@@ -214,7 +214,7 @@ class PoolLog:
             rows = [place for place, _ in held]
             window = window_of([str(place) for place in rows], [stored for _, stored in held], self._features)
             scored[number].signals[rows] = signal_matrix(self.signals, queries[number], window)
-            scored[number].reads.extend(one.read for one in window.tokens or () if len(one))
+            scored[number].reads.extend(token.read for token in window.tokens or () if len(token))
             for place, stored in held:
                 scored[number].vectors[place] = stored.get(Feature.POOLED)
 

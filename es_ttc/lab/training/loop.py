@@ -80,7 +80,7 @@ def train(
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     recipe.learned.to(device)
-    parameters = [one for one in recipe.learned.parameters() if one.requires_grad]
+    parameters = [parameter for parameter in recipe.learned.parameters() if parameter.requires_grad]
     where = TrainingProgress()
     if not parameters:  # a whitening needs no training
         where.valid.append(_validated(recipe))

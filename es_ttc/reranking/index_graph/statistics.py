@@ -78,7 +78,7 @@ def _loaded(nodes: Sequence[GraphNode]) -> NeighbourGraph:
     number = {node.id: at for at, node in enumerate(nodes)}
     table = np.full((len(nodes), max([1, *(len(node.neighbours) for node in nodes)])), NO_NEIGHBOUR, np.int32)
     for at, node in enumerate(nodes):
-        row = [number[one] for one in node.neighbours if one in number]
+        row = [number[neighbour] for neighbour in node.neighbours if neighbour in number]
         table[at, : len(row)] = row
     return NeighbourGraph(table)
 

@@ -115,14 +115,16 @@ class _GraphUpdater:
 
     async def update_around(self, documents: Sequence[VectorDocument]) -> None:
         """Update the graph around documents in their present state; those whose vector has not changed are skipped."""
-        before = await nodes(self._engine, self._graph, [one.id for one in documents])
-        changed_documents = [one for one in documents if one.vector is not None and not _is_unchanged(one, before)]
-        gone = [one.id for one in documents if one.vector is None and one.id in before]
+        before = await nodes(self._engine, self._graph, [document.id for document in documents])
+        changed_documents = [
+            document for document in documents if document.vector is not None and not _is_unchanged(document, before)
+        ]
+        gone = [document.id for document in documents if document.vector is None and document.id in before]
         if not changed_documents and not gone:
             return
-        leaving = [*gone, *(one.id for one in changed_documents if one.id in before)]
+        leaving = [*gone, *(document.id for document in changed_documents if document.id in before)]
         losing_a_neighbour = await nodes_linking_to(self._engine, self._graph, leaving) if leaving else {}
-        changed = {one.id for one in changed_documents}
+        changed = {document.id for document in changed_documents}
         near = await self._nearest(changed_documents, changed)
         if self._meta.builder == "engine":
             written = await self._searched_again(changed_documents, losing_a_neighbour.keys() - set(gone), near)
@@ -136,7 +138,9 @@ class _GraphUpdater:
 
     async def _nearest(self, changed_documents: Sequence[VectorDocument], changed: Collection[str]) -> list[list[str]]:
         """Return the documents nearest to each new or changed one, in the graph and among the changed ones."""
-        vectors_by_id = [(one.id, one.vector) for one in changed_documents if one.vector is not None]
+        vectors_by_id = [
+            (document.id, document.vector) for document in changed_documents if document.vector is not None
+        ]
         params = self._meta.params
         count = params.degree if self._meta.builder == "engine" else params.candidates
         if self._corpus.searchable:
@@ -168,7 +172,7 @@ class _GraphUpdater:
         """Search by kNN the neighbours of changed documents and of all that may have them as neighbours."""
         touched = await nodes(self._engine, self._graph, {*losing_a_neighbour, *(one for row in near for one in row)})
         await self._engine.refresh(self._corpus.held.index)
-        around = [one for one in await self._corpus.documents(touched) if one.vector is not None]
+        around = [document for document in await self._corpus.documents(touched) if document.vector is not None]
         self._result.read += len(touched)
         found = await self._corpus.nearest(
             [(one.id, one.vector) for one in around if one.vector is not None], self._meta.params.degree
@@ -176,7 +180,7 @@ class _GraphUpdater:
         written = [
             GraphNode(one.id, str(one.hash), tuple(ids)) for one, ids in zip(changed_documents, near, strict=True)
         ]
-        own = {one.id for one in changed_documents}
+        own = {document.id for document in changed_documents}
         return written + [
             GraphNode(one.id, touched[one.id].hash, tuple(ids))
             for one, ids in zip(around, found, strict=True)
@@ -196,7 +200,7 @@ class _GraphUpdater:
         small = _Subgraph(self._corpus.held.spec.encoder.dims, params.degree)
         hosts = {one for row in near for one in row}
         await self._read(small, hosts | losing_a_neighbour.keys() | before.keys())
-        await self._read(small, {row[-1] for one in hosts if (row := small.rows.get(one, ()))})
+        await self._read(small, {row[-1] for host in hosts if (row := small.rows.get(host, ()))})
         for one in changed_documents:
             small.put(one)
         by_number = sorted(zip(changed_documents, near, strict=True), key=lambda pair: small.number(pair[0].id))
@@ -207,7 +211,10 @@ class _GraphUpdater:
         affected = {small.ids[at] for at in takers.tolist()} | losing
         await self._read(small, {neighbour for one in affected for neighbour in small.rows.get(one, ())})
         self._result.read += len(small.rows)
-        table = small.table([small.rows.get(one, ()) if one in affected else () for one in small.ids], params.degree)
+        table = small.table(
+            [small.rows.get(identifier, ()) if identifier in affected else () for identifier in small.ids],
+            params.degree,
+        )
         updated, changed = await asyncio.to_thread(
             update_neighbours,
             NeighbourGraph(table),

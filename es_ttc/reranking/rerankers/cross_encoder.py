@@ -71,7 +71,9 @@ class CrossEncoderReranker:
 
     async def scores(self, query: str, passages: Sequence[Passage]) -> list[float]:
         """Return the model's scores."""
-        return await asyncio.wrap_future(self._thread.submit(self._scores, query, [one.text for one in passages]))
+        return await asyncio.wrap_future(
+            self._thread.submit(self._scores, query, [passage.text for passage in passages])
+        )
 
     async def close(self) -> None:
         """Release the model without waiting for a running call."""

@@ -86,7 +86,7 @@ class RankingModel:
 
     def content(self) -> bytes:
         """Return the file's content."""
-        lists = {one.name: getattr(self.trees, one.name).tolist() for one in fields(self.trees)}
+        lists = {field.name: getattr(self.trees, field.name).tolist() for field in fields(self.trees)}
         return orjson.dumps(
             {
                 "format": 1,

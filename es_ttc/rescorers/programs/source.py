@@ -321,7 +321,7 @@ class _Checks:
 
     def _signature(self, node: ast.FunctionDef) -> None:
         given = node.args
-        names = tuple(one.arg for one in given.args)
+        names = tuple(argument.arg for argument in given.args)
         if given.defaults or given.kw_defaults or given.kwonlyargs:
             self._refuse(RefusalReason.CONSTANTS, node, "parameters with values would be tuned: constants are fixed")
         if names != PROGRAM_ARGUMENTS or given.posonlyargs or given.vararg or given.kwarg:
@@ -476,7 +476,7 @@ def _is_constant(node: ast.AST | None) -> bool:
         case ast.BinOp(left=left, right=right):
             return _is_constant(left) and _is_constant(right)
         case ast.Tuple(elts=elements):
-            return all(_is_constant(one) for one in elements)
+            return all(_is_constant(element) for element in elements)
         case ast.Name(id=name):
             return name.isupper()  # one of the interface's own constants
         case _:

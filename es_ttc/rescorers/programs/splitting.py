@@ -54,7 +54,7 @@ class Split:
 def split(text: str, fields: Iterable[tuple[int, int]] = (), *, most: int = MAX_CHUNKS) -> Split:
     """Cut a document, of which no chunk but a run crosses a field's end."""
     parts = [part for start, end in (list(fields) or [(0, len(text))]) for part in _paragraphs(text, start, end)]
-    sentences = _runs(_joined(text, (one for part in parts for one in _sentences(text, part))), most)
+    sentences = _runs(_joined(text, (sentence for part in parts for sentence in _sentences(text, part))), most)
     pairs = tuple(TextSpan(a.start, b.end) for a, b in pairwise(sentences)) or sentences
     return Split(sentences, pairs, _runs(_joined(text, parts), most))
 

@@ -190,7 +190,9 @@ class Explaining:
         found = answers[0]["hits"]["hits"]
         if not found:
             raise InvalidRequest(f"there is no document [{told.id}] in [{told.index}] that you may read")
-        matched = {name for one in answers for hit in one["hits"]["hits"] for name in hit.get("matched_queries", ())}
+        matched = {
+            name for answer in answers for hit in answer["hits"]["hits"] for name in hit.get("matched_queries", ())
+        }
         examined = {one["bool"]["_name"] for body in bodies for one in body["query"]["bool"]["should"]}
         told.matches = "query" in matched
         told.failed = [
@@ -222,11 +224,11 @@ class Explaining:
             try:
                 asked = {"field": field, "text": text}
                 read = await engine.json("POST", path, body=asked, failing=_FAILING, form=_TOKENS)
-                words = [text[one["start_offset"] : one["end_offset"]] for one in read["tokens"]]
+                words = [text[token["start_offset"] : token["end_offset"]] for token in read["tokens"]]
             except EngineError:  # an alias of several indices, or no right to analyse
                 pass
         some = list(dict.fromkeys(word for word in words if word.strip()))[:_MAX_WORDS]
-        return {word: {"bool": {"should": [_with_word(one, text, word) for one in leaves]}} for word in some}
+        return {word: {"bool": {"should": [_with_word(leaf, text, word) for leaf in leaves]}} for word in some}
 
     async def _search(self, request: Request, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the gateway's own answer to a search of the caller."""
@@ -356,7 +358,7 @@ def least_changes(
     ``hits`` have their signals, in the order of their sums of shares; ``place`` counts from 0.
     """
     names, own = list(hits[place]), hits[place]
-    scored = [one for one in hits if one.keys() >= own.keys()]
+    scored = [hit for hit in hits if hit.keys() >= own.keys()]
     gaps = np.array([[(one[name]["share"] or 0) - (own[name]["share"] or 0) for name in names] for one in scored])
     found = []
     for column, name in enumerate(names):
@@ -396,7 +398,7 @@ def _reasons(
         if told.first_pass_rank > window and not told.joined:
             yield f"only the first {window} are ranked: a [window_size] of {told.first_pass_rank} would hold it"
     if told.factor is not None:
-        greatest = max(one["_ttc"].get("factor", 0.0) for one in hits)
+        greatest = max(hit["_ttc"].get("factor", 0.0) for hit in hits)
         yield (
             f"what the query says besides its words multiplies its score by {told.factor:.3g}; the greatest factor of "
             f"the window is {greatest:.3g}"

@@ -98,7 +98,7 @@ class RerankRequest(_Texts):
     @property
     def passages(self) -> list[str]:
         """The texts, in the order of the request."""
-        return [one if isinstance(one, str) else one.text for one in self.documents]
+        return [document if isinstance(document, str) else document.text for document in self.documents]
 
     def answer(self, scores: Float32) -> dict[str, object]:
         """Return the best results, best first."""

@@ -290,7 +290,7 @@ async def _framed(request: Request, runner: EndpointRunner, work: Coroutine[Any,
 
 def _indices_of(frame: ScoreRequest) -> str:
     """Return the indices of a window as in a request's path."""
-    return quote(",".join(sorted({one.index for one in frame.documents})), safe=",")
+    return quote(",".join(sorted({document.index for document in frame.documents})), safe=",")
 
 
 def _window_of(frame: ScoreRequest) -> SuppliedDocuments:
@@ -313,7 +313,7 @@ def _answer(
     timings: Timings,
     tuned: Any,
 ) -> dict[str, Any]:
-    first_pass = np.array([one.score for one in frame.documents], dtype=np.float32)
+    first_pass = np.array([document.score for document in frame.documents], dtype=np.float32)
     ranking = ranking_of(section, first_pass, scored.values, scored.mask, pinned)
     after = [None] * (len(frame.documents) - len(scored.mask))
     answer: dict[str, Any] = {
@@ -355,7 +355,7 @@ def _features(documents: Sequence[dict[str, Any]], spec: IndexSpec, encoder: Enc
     except (InvalidRequest, EncoderError) as error:
         if len(documents) == 1:
             return [{"error": str(error)}]
-        return [one for document in documents for one in _features([document], spec, encoder)]
+        return [feature for document in documents for feature in _features([document], spec, encoder)]
 
 
 def _plain(fields: dict[str, object], document: dict[str, Any]) -> dict[str, Any]:

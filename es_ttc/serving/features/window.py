@@ -156,7 +156,7 @@ class WindowReader:
             complete=complete,
             from_memory=of_hits.from_memory,
             encoder=encoded.key,
-            fields=[one[Feature.OFFSETS][1] if Feature.OFFSETS in one else () for one in with_offsets],
+            fields=[offset[Feature.OFFSETS][1] if Feature.OFFSETS in offset else () for offset in with_offsets],
             stale=located.stale,
             skipped=located.skipped,
         )

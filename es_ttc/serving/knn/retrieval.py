@@ -278,14 +278,14 @@ class _Retrieval:
 
 def add_retrievals(response: dict[str, Any], results: Sequence[RetrievalResult]) -> None:
     """Add the summaries of retrievals to a response, and their details to the page's hits, in place."""
-    summaries = [one.summary for one in results if one.summary is not None]
+    summaries = [result.summary for result in results if result.summary is not None]
     if not summaries:
         return
     ms = sum(summary.took["encode"] + summary.took["search"] for summary in summaries)
     add_summary(response, "knn", summaries, ms)
     for hit in response.get("hits", {}).get("hits", ()):
         identity = (hit.get("_index", ""), hit.get("_id", ""))
-        detail = next((one.details[identity] for one in results if identity in one.details), None)
+        detail = next((result.details[identity] for result in results if identity in result.details), None)
         if detail is not None:
             hit["_ttc"] = {**hit["_ttc"], "knn": detail} if "_ttc" in hit else detail
 

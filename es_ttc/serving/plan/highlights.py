@@ -83,7 +83,7 @@ def without_highlights(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[High
     fields = given.get("fields") if isinstance(given, Mapping) else None
     if not isinstance(given, Mapping) or not isinstance(fields, Mapping | list):
         return body, ()  # not valid, or the engine's own
-    entries = [fields] if isinstance(fields, Mapping) else [one for one in fields if isinstance(one, Mapping)]
+    entries = [fields] if isinstance(fields, Mapping) else [field for field in fields if isinstance(field, Mapping)]
     ours = [
         _parsed(name, options, given)
         for entry in entries

@@ -270,7 +270,7 @@ def _most_hits(retriever: Any) -> int | None:
         return None
     rescorers = inner.get("rescore", []) if kind == "rescorer" else [{"window_size": inner.get("rank_window_size")}]
     windows = [one.get("window_size") for one in as_list(rescorers) if isinstance(one, Mapping)]
-    return min((body_integer(_RANK_WINDOW if one is None else one) or 1 for one in windows), default=None)
+    return min((body_integer(_RANK_WINDOW if window is None else window) or 1 for window in windows), default=None)
 
 
 def _has_keys_after_score(sort: Any) -> bool:
@@ -281,14 +281,16 @@ def _has_keys_after_score(sort: Any) -> bool:
 
 def _most_ranked(natives: Sequence[Any]) -> int | None:
     """Return the window of native rescorers after which Elasticsearch accepts no greater one, and no hit beyond it."""
-    given = [one.get("window_size") for one in natives if isinstance(one, dict) and _LEARNING_TO_RANK in one]
+    given = [
+        native.get("window_size") for native in natives if isinstance(native, dict) and _LEARNING_TO_RANK in native
+    ]
     return min((bound for bound in map(body_integer, given) if bound is not None and bound > 0), default=None)
 
 
 def require_within(natives: Sequence[Any], ours: int) -> None:
     """Refuse native rescorers that reorder documents after the window of a collapsed search."""
-    for one in natives:
-        window = body_integer(one.get("window_size", DEFAULT_SIZE)) if isinstance(one, dict) else None
+    for native in natives:
+        window = body_integer(native.get("window_size", DEFAULT_SIZE)) if isinstance(native, dict) else None
         if window is not None and window > ours:
             raise InvalidRequest(
                 f"[rescore.window_size] {window} of a native rescorer is greater than {ours}, that of [{KEY}], which "

@@ -214,7 +214,7 @@ class _Division:
         return _Kind.WORDS
 
     def _kind_of_best(self, queries: Sequence[Any]) -> _Kind:
-        kind = _together([self._kind(one) for one in queries])
+        kind = _together([self._kind(query) for query in queries])
         if kind is _Kind.MIXED:
             raise UndividedQuery("[dis_max] takes the greater of words and of something else")
         return kind

@@ -88,7 +88,7 @@ class WalkDocuments:
                     if self._numbers.setdefault(_node_of(hit), len(self.hits)) == len(self.hits):
                         self.hits.append(hit)
             self._hidden.update((index, one) for one in ids if (index, one) not in self._numbers)
-        return {one: self._numbers[one] for one in identities if one in self._numbers}
+        return {identity: self._numbers[identity] for identity in identities if identity in self._numbers}
 
     async def passages(
         self, documents: Sequence[int], fields: Callable[[str], Awaitable[Sequence[str]]]
@@ -219,7 +219,7 @@ class CallerNeighbours:
             edges |= await asyncio.shield(reading)
         identities = [self._documents.identity(document) for document in documents]
         unread = [
-            [(identity[0], one) for one in edges.get(identity, ())[: self._fan_out] if one != identity[1]]
+            [(identity[0], edge) for edge in edges.get(identity, ())[: self._fan_out] if edge != identity[1]]
             for identity in identities
         ]
         numbers = await self._documents.seen([one for row in unread for one in row])

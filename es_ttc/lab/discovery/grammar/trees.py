@@ -72,7 +72,7 @@ def draw(source: random.Random, gives: Type, depth: int = _DEPTH) -> Tree:
     takes = list(operation.takes)
     if operation.more:
         takes += [takes[-1]] * source.randrange(3)
-    parts = tuple(draw(source, one, depth - 1) for one in takes)
+    parts = tuple(draw(source, take, depth - 1) for take in takes)
     return Tree(name, parts, tuple(source.choice(values) for values in operation.constants))
 
 
@@ -92,7 +92,7 @@ def mutate(source: random.Random, tree: Tree) -> tuple[Tree, str]:
 def cross(source: random.Random, tree: Tree, other: Tree) -> tuple[Tree, str]:
     """Return a tree with one subtree replaced by one of another tree, and a short description."""
     place = source.choice(list(tree.nodes()))
-    alike = [one for one in other.nodes() if one.gives == place.gives and one != place]
+    alike = [node for node in other.nodes() if node.gives == place.gives and node != place]
     if not alike:
         return Tree("rrf", (tree, other)), "fused both parents by reciprocal rank"
     taken = source.choice(alike)
@@ -106,7 +106,7 @@ def _regrow(source: random.Random, tree: Tree) -> tuple[Tree, str]:
 
 
 def _add(source: random.Random, tree: Tree) -> tuple[Tree, str]:
-    places = [one for one in tree.nodes() if GRAMMAR[one.name].more and len(one.parts) < MAX_PARTS]
+    places = [node for node in tree.nodes() if GRAMMAR[node.name].more and len(node.parts) < MAX_PARTS]
     if not places:
         return _wrap(source, tree)
     place = source.choice(places)
@@ -117,7 +117,7 @@ def _add(source: random.Random, tree: Tree) -> tuple[Tree, str]:
 
 
 def _drop(source: random.Random, tree: Tree) -> tuple[Tree, str]:
-    places = [one for one in tree.nodes() if len(one.parts) > len(GRAMMAR[one.name].takes)]
+    places = [node for node in tree.nodes() if len(node.parts) > len(GRAMMAR[node.name].takes)]
     if not places:
         return _regrow(source, tree)
     place = source.choice(places)
@@ -136,7 +136,7 @@ def _wrap(source: random.Random, tree: Tree) -> tuple[Tree, str]:
 
 
 def _hoist(source: random.Random, tree: Tree) -> tuple[Tree, str]:
-    inner = [one for one in tree.nodes() if one.gives == "scores" and one != tree and one.parts]
+    inner = [node for node in tree.nodes() if node.gives == "scores" and node != tree and node.parts]
     if not inner:
         return _wrap(source, tree)
     chosen = source.choice(inner)

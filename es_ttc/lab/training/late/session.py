@@ -108,7 +108,7 @@ def train_last_layers(model: MultiVectorEncoder, count: int | None) -> None:
     transformer: Any = model[0]
     backbone = transformer.auto_model
     depth = backbone.config.num_hidden_layers
-    stacks = [one for one in backbone.modules() if isinstance(one, nn.ModuleList) and len(one) == depth]
+    stacks = [module for module in backbone.modules() if isinstance(module, nn.ModuleList) and len(module) == depth]
     if not stacks or count > depth:
         raise ConfigurationError(f"[--layers] is {count} and the backbone has {depth}: leave it out to train all of it")
     backbone.requires_grad_(False)

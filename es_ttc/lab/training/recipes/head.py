@@ -76,7 +76,7 @@ class HeadRecipe(Trainable):
         return {"query": head, "document": head}
 
     def _mapped(self, rows: Tensor) -> Tensor:
-        device = next((one.device for one in self.learned.parameters()), torch.device("cpu"))
+        device = next((parameter.device for parameter in self.learned.parameters()), torch.device("cpu"))
         mapped: Tensor = self.head(rows.to(device))
         return mapped
 
