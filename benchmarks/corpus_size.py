@@ -212,7 +212,7 @@ def _searched(url: str, made: Made) -> Searched:
     """Search through a gateway of its own, whose memory is empty."""
     topics = made.topics[: QUERIES + 5]
     with (
-        gateway(url, feature_cache_mb=4096, default_timeout_ms=30_000) as served,
+        gateway(url, feature_cache_mb=4096, scoring_timeout_ms=30_000) as served,
         Client(url) as direct,
         Client(served.url) as through,
     ):

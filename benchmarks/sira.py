@@ -241,7 +241,7 @@ def show(title: str, found: Mapping[str, Values], baseline: str = "BM25") -> Non
 
 @contextmanager
 def gateway(engine: str, llm: str) -> Iterator[str]:
-    settings = GatewaySettings(engine=engine, port=0, llm_url=llm, default_timeout_ms=300_000)
+    settings = GatewaySettings(engine=engine, port=0, llm_url=llm, scoring_timeout_ms=300_000)
     with running_gateway(settings, load=_no_encoder) as url:
         yield url
 

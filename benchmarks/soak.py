@@ -110,7 +110,7 @@ async def _run(engine_url: str, clients: int, seconds: float) -> Report:
     async with opened(engine_url) as engine:
         await fill(engine, INDEX)
         try:
-            with gateway(engine_url, feature_cache_mb=CACHE_MB, default_timeout_ms=TIMEOUT_MS) as running:
+            with gateway(engine_url, feature_cache_mb=CACHE_MB, scoring_timeout_ms=TIMEOUT_MS) as running:
                 return await soak(running, INDEX, clients=clients, seconds=seconds)
         finally:
             await delete(engine, INDEX)

@@ -208,7 +208,7 @@ _RIGHTS = """\
 | --- | --- | --- |
 | callers of the gateway | none; media types of newer clients are translated for those who may read the version \
 (`cluster:monitor/main`) | `read`, `view_index_metadata`, also on `ttc-side-*` where features are attached (or \
-`side_credentials: gateway`) |
+`side_index_auth: gateway`) |
 | every command | `cluster:monitor/main` (in Elasticsearch's `monitor`) | |
 | `index create`, `ingest` | | `create_index`, `write`, `read`, `view_index_metadata`, `maintenance` (refresh) |
 | `attach`, `fill`, `graph build` | | the same and `monitor` (shard statistics), on the index; `all` on `ttc-*` |
@@ -341,7 +341,7 @@ def endpoints_page() -> str:
         "[`ttc` section](section.md), "
         "for [editors](../how-to/connect-a-client.md#check-a-search-body-in-an-editor). All other requests are the "
         "engine's.\n",
-        "A token is required only if it is set. `admin_open` names endpoints that need no `admin_token` "
+        "A token is required only if it is set. `admin_public` names endpoints that need no `admin_token` "
         "([settings](settings.md)).\n",
         "| request | what it does | body | credentials |\n| --- | --- | --- | --- |",
     ]

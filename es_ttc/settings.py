@@ -25,7 +25,7 @@ from es_ttc.common.text_files import require_depth
 from es_ttc.common.validation import problem_of
 from es_ttc.errors import ConfigurationError
 
-SideCredentials = Literal["caller", "gateway"]
+SideIndexAuth = Literal["caller", "gateway"]
 
 _FILE = "es-ttc.toml"
 _MAX_WORKERS = 4
@@ -312,7 +312,7 @@ class GatewaySettings(Settings):
         "Default: a sixteenth of the smallest heap of the engine's nodes (4 to 512) if the gateway's own "
         "account may read `_nodes/stats`, else 32.",
     )
-    default_timeout_ms: int = Field(1000, gt=0, description="Scoring timeout of a request that sets none, in ms.")
+    scoring_timeout_ms: int = Field(1000, gt=0, description="Scoring timeout of a request that sets none, in ms.")
     rerank_timeout_ms: int = Field(
         10_000,
         gt=0,
@@ -326,10 +326,10 @@ class GatewaySettings(Settings):
     admin_token: SecretStr | None = Field(
         None,
         description="Token that requests below `/_ttc/` must carry, as `Authorization: Bearer` or in the header "
-        "`x-ttc-token`, for engines without security. Endpoints of `admin_open` and of the plugin do not need it; "
+        "`x-ttc-token`, for engines without security. Endpoints of `admin_public` and of the plugin do not need it; "
         "where `model_token` is required, either is accepted.",
     )
-    admin_open: tuple[Literal["health", "ready", "metrics", "openapi.json", "search.schema.json"], ...] = Field(
+    admin_public: tuple[Literal["health", "ready", "metrics", "openapi.json", "search.schema.json"], ...] = Field(
         ("health", "ready"),
         description="Endpoints below `/_ttc/` that need no `admin_token`; add `metrics` for a Prometheus without it.",
     )
@@ -362,7 +362,7 @@ class GatewaySettings(Settings):
         description="Maximum time that a write waits for the encoding of its documents, in ms, for indices with "
         "`es-ttc index pipeline --encode now`. Documents that are not encoded by then are written as pending.",
     )
-    sketch_prompts: Path | None = Field(
+    rewriter_prompts: Path | None = Field(
         None, description="Folder with your own prompts for the `query` hook, each in a file NAME.txt."
     )
     max_window: int = Field(1000, ge=1, le=10_000, description="Maximum window of a request.")
@@ -392,7 +392,7 @@ class GatewaySettings(Settings):
         (),
         description="Files of `es-ttc tune` (parameters for requests that set none) and `es-ttc calibrate relevance`.",
     )
-    max_bodies_mb: int = Field(
+    max_buffered_mb: int = Field(
         512,
         ge=1,
         description="Memory for the bodies of all requests together, and for the engine's answers to searches with a "
@@ -424,7 +424,7 @@ class GatewaySettings(Settings):
         description="Sign callers' requests with the gateway's own AWS credentials, in place of the callers' "
         "credentials. Whoever reaches the gateway then has the gateway's rights.",
     )
-    side_credentials: SideCredentials = Field(
+    side_index_auth: SideIndexAuth = Field(
         "caller",
         description="Credentials with which side indices are read: the caller's, or the gateway's own (`username`, "
         "`api_key`...). The gateway's are used only for ids that the engine has just returned to the "

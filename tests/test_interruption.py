@@ -89,7 +89,7 @@ def test_without_the_context_it_is_asyncios_runner() -> None:
         assert runner.run(handler()) == before
 
 
-def test_in_another_thread_it_is_asyncios_runner_too() -> None:
+def test_runner_in_another_thread_is_asyncios() -> None:
     async def handler() -> Any:
         return signal.getsignal(signal.SIGTERM)
 

@@ -92,7 +92,7 @@ async def write_and_fill(url: str, encoder: Encoder) -> None:
 
 def rankings(url: str, encoder: Encoder) -> dict[str, Ranking]:
     found = {}
-    with gateway_to(url, encoder, default_timeout_ms=50_000, request_timeout=REQUEST_SECONDS) as gateway:
+    with gateway_to(url, encoder, scoring_timeout_ms=50_000, request_timeout=REQUEST_SECONDS) as gateway:
         for name, (index, body) in SEARCHES.items():
             reply = search(gateway, index, body | {"size": 20})
             assert reply.status == 200, reply.body

@@ -111,8 +111,8 @@ def show(name: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     print_result(found, _report(found), as_json=as_json)
 
 
-@command("es-ttc index set-codec articles --codec int2", group=index)
-def set_codec(
+@command("es-ttc index requantise articles --codec int2", group=index)
+def requantise(
     name: str,
     /,
     *,
@@ -138,8 +138,8 @@ def set_codec(
     settings = Settings(**provided(engine=engine, encoder=encoder))
     moved = run_to_completion(
         settings,
-        lambda client: _set_codec(client, settings, name, codec),
-        f"run `es-ttc index set-codec {name} --codec {codec}` to go on",
+        lambda client: _requantise(client, settings, name, codec),
+        f"run `es-ttc index requantise {name} --codec {codec}` to go on",
     )
     text = "\n".join(
         f"[{each['index']}] {each['written']:,} documents now have {codec} token vectors, "
@@ -293,7 +293,7 @@ async def _create(engine: Engine, name: str, spec: IndexSpec, options: IndexOpti
     await create_index(engine, name, spec, options)
 
 
-async def _set_codec(engine: Engine, settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
+async def _requantise(engine: Engine, settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
     locations = (await Indices.behind(engine, name)).features()
     for held in locations:
         if not held.side:
@@ -303,10 +303,10 @@ async def _set_codec(engine: Engine, settings: Settings, name: str, codec: Any) 
             )
         require_coarser(held.spec, codec, held.source.index)
     with stages("codec") as progress:
-        return [await _set_codec_of(engine, settings, held, codec, progress) for held in locations]
+        return [await _requantise_one(engine, settings, held, codec, progress) for held in locations]
 
 
-async def _set_codec_of(
+async def _requantise_one(
     engine: Engine, settings: Settings, held: FeatureLocation, codec: Any, progress: ReportStage
 ) -> dict[str, Any]:
     """Move the features of one index into a new side index."""

@@ -42,7 +42,13 @@ from es_ttc.lab.judging.records import (
 from es_ttc.lab.judging.standing import TunedWeights
 from es_ttc.lab.judging.store import SIGNALS_INDEX, JudgementStore
 from es_ttc.lab.ranking.index_pools import log_for_caller
-from es_ttc.serving.admin.endpoint import PREFIX, EndpointRunner, json_object, with_callers_errors
+from es_ttc.serving.admin.endpoint import (
+    PREFIX,
+    EndpointRunner,
+    json_object,
+    received,
+    with_callers_errors,
+)
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 
@@ -152,7 +158,9 @@ class JudgingApi:
         return (await call.overview()).as_dict()
 
     async def _pool(self, call: _Call) -> dict[str, Any]:
-        body = validated(PoolBody, await json_object(call.request, _MAX_BODY_BYTES, self._gateway.offload), "pool")
+        body = validated(
+            PoolBody, await json_object(received(call.request), _MAX_BODY_BYTES, self._gateway.offload), "pool"
+        )
         await call.store.require_index()
         queries = _pooled(body)
         signals, note = await self._signals(call, queries)
@@ -198,7 +206,9 @@ class JudgingApi:
         }
 
     async def _judge(self, call: _Call) -> dict[str, Any]:
-        body = validated(JudgeBody, await json_object(call.request, _MAX_BODY_BYTES, self._gateway.offload), _KIND)
+        body = validated(
+            JudgeBody, await json_object(received(call.request), _MAX_BODY_BYTES, self._gateway.offload), _KIND
+        )
         check_judge(body.judge)
         await call.store.require_index()
         await call.store.require_queries(one.query for one in body.judgements)

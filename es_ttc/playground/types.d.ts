@@ -130,7 +130,7 @@ interface SearchResponse {
     map?: { reason?: string };
     expansion?: Expansion[];
     query?: { expansion?: Expansion[] };
-    walk?: Walk;
+    strategy?: Walk;
   };
 }
 

@@ -1,7 +1,7 @@
 """Prompts of the query side: one for each kind of task, in two forms, for assistants and for base models.
 
 SIRA asks for vocabulary that narrows the search and forbids guessing the answer itself: a guessed name would lead to
-one candidate (section 3.2). Files in the gateway's folder (`sketch_prompts`) are added to the built-in prompts, or
+one candidate (section 3.2). Files in the gateway's folder (`rewriter_prompts`) are added to the built-in prompts, or
 replace them.
 """
 

@@ -16,7 +16,8 @@ from es_ttc.serving import tracing
 from es_ttc.serving.admin.endpoint import PAGE, PREFIX, not_found_response
 from es_ttc.serving.admin.jobs import JobMetrics, pending_documents
 from es_ttc.serving.admin.openapi import MODEL_TOKEN, OPERATIONS, SIDECAR_TOKEN, routes
-from es_ttc.serving.entrance import AdminToken, Entrance
+from es_ttc.serving.admission import AdminToken
+from es_ttc.serving.entrance import Entrance
 from es_ttc.serving.features.encoding import Loader
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.process import OnlyProcess
@@ -93,7 +94,7 @@ async def _not_found(request: Request, error: Exception) -> Response:
 def _admin_token(settings: GatewaySettings) -> AdminToken | None:
     if settings.admin_token is None:
         return None
-    chosen = {f"{PREFIX}{name}" for name in settings.admin_open}
+    chosen = {f"{PREFIX}{name}" for name in settings.admin_public}
     own_tokens = {one.path for one in OPERATIONS if one.security in (MODEL_TOKEN, SIDECAR_TOKEN)}
     below = (PAGE, f"{PAGE}/") if settings.ui else ()
     return AdminToken(settings.admin_token, frozenset(chosen | own_tokens | set(below[:1])), below[1:])

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.serving.adaptive.ranking import AdaptiveRescoring
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.response import shortest
 from es_ttc.serving.rescore.collapse import WindowGroups
 from es_ttc.serving.rescore.page import RankedPage
 from es_ttc.serving.rescore.ranking import below
 from es_ttc.serving.rescore.window import WindowRescoring
+from es_ttc.serving.strategies.rescoring import StrategyRescoring
 from es_ttc.serving.summary import Summary
 from es_ttc.vectors.tokens import Float32
 
 _FIRST_PASS, _RELEVANCE = "first_pass", "relevance"
-Item = WindowRescoring | AdaptiveRescoring
+Item = WindowRescoring | StrategyRescoring
 """The rescoring of one item of a list."""
 
 

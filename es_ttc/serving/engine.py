@@ -180,7 +180,14 @@ class EngineClient:
         :meth:`es_ttc.serving.http.caller.Caller.path` for the concrete indices. An error begins with `failing`.
         """
         path, query_string, body = self._search_target(concrete, body, query_string)
-        answer = require_search_answer(await self.json("POST", path, query_string, body, failing=failing), failing)
+        return await self.search_at(path, body, query_string, failing=failing)
+
+    async def search_at(
+        self, path: bytes, body: Body, query_string: bytes = b"", *, failing: str, in_own_words: bool = False
+    ) -> dict[str, Any]:
+        """Send one `_search` to a path, and require answers of all shards."""
+        decoded = await self.json("POST", path, query_string, body, failing=failing, in_own_words=in_own_words)
+        answer = require_search_answer(decoded, failing)
         require_complete(answer, failing)
         return answer
 
@@ -240,9 +247,9 @@ class EngineClient:
                     raise answer_too_long(self.upstream.max_answer)
                 incoming.count(size)
                 parts.append(part)
-            kept = [pair for pair in end_to_end(response.raw_headers) if pair[0] not in _FRAMING]
+            received = [pair for pair in end_to_end(response.raw_headers) if pair[0] not in _FRAMING]
             ms = (time.perf_counter() - started) * 1000
-            return Answer(response.status, b"".join(parts), [*kept, *negotiated], ms)
+            return Answer(response.status, b"".join(parts), [*received, *negotiated], ms)
 
     async def search_for(
         self, incoming: RawRequest, path: bytes, params: Sequence[tuple[str, str]], body: bytes | Body
@@ -273,12 +280,12 @@ class EngineClient:
         answer = await self.send_for(incoming, path, params, _lines(searches), NDJSON)
         try:
             decoded = (await jsonio.loads_answer(answer.body))["responses"]
-            are_searches = len(decoded) == len(searches) and all("error" in one or "_shards" in one for one in decoded)
-        except (LookupError, TypeError, ValueError):
+            are_searches = len(decoded) == len(searches) and all({"error", "_shards"} & item.keys() for item in decoded)
+        except (AttributeError, LookupError, TypeError, ValueError):
             are_searches = False
         if answer.status != 200 or not are_searches:
             raise EngineRefusal(answer)
-        return [one if "error" in one else require_search_answer(one, _SEARCH_FAILED) for one in decoded], answer
+        return [item if "error" in item else require_search_answer(item, _SEARCH_FAILED) for item in decoded], answer
 
     def _search_target(
         self, concrete: Sequence[str], body: dict[str, Any], query_string: bytes | None
@@ -329,7 +336,7 @@ class _ProtocolEngine(Engine):
 
     async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
         del nodes
-        raise EngineError("the engine's capabilities are not read with a caller's credentials")
+        raise EngineError("the gateway does not read what the engine can do")
 
 
 def require_complete(answer: Body, failing: str) -> None:

@@ -1,23 +1,17 @@
-"""The gateway's entrance: which requests are let in, and how one to the engine is answered, logged and counted.
+"""The gateway's entrance: requests are admitted, and one to the engine is answered, logged and counted."""
 
-A request is let in by the host that it names, the web page that it comes from, and the admin token.
-"""
-
-import asyncio
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from pydantic import SecretStr
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from es_ttc.engine.addresses import not_a_path
-from es_ttc.errors import EsTtcError, NotAllowed, NotSignedIn, TooManyRequests
-from es_ttc.serving.admin.endpoint import PREFIX, TOKEN_HEADER, carries
+from es_ttc.errors import EsTtcError, NotSignedIn, TooManyRequests
+from es_ttc.serving.admin.endpoint import PREFIX
+from es_ttc.serving.admission import AdminToken, Admission
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders
 from es_ttc.serving.http.raw_request import ClientDisconnected, RawRequest, answer_json
@@ -30,8 +24,6 @@ from es_ttc.serving.tracing import request_span
 from es_ttc.serving.trial import Trial
 from es_ttc.serving.writes.answers import WriteEncoding
 
-_DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # browsers leave them out of `Origin`
-_ALWAYS = frozenset({"/_ttc/health", "/_ttc/ready"})  # probes name an address, not a host
 _GONE = Outcome("passthrough", GONE)
 _READ_AHEAD = 2**16  # bytes; a shorter request is sent to the engine when it is complete
 _READ_AHEAD_BELOW_OURS = 2**20
@@ -40,38 +32,6 @@ _AUDITED = (401, 403, 429)
 _UNWATCHED_SECONDS = 0.05  # most responses are complete by then, so no task watches the client
 _UNFIT = re.compile(r"[^\x21-\x7e]+")
 _MAX_ID_LENGTH = 128
-
-
-class WrongHost(EsTtcError):
-    """A request names a host that this gateway does not answer for."""
-
-    status = 421
-    type = "ttc_wrong_host_exception"
-
-
-@dataclass(frozen=True, slots=True)
-class AdminToken:
-    """The token of the endpoints below `/_ttc/`, and which of them do not ask for it."""
-
-    token: SecretStr
-    exempt: frozenset[str]  # paths that are answered without it, or check a token of their own
-    open_below: tuple[str, ...] = ()  # beginnings of paths of files that hold nothing of anyone
-
-    def admits(self, path: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Return whether a request below `/_ttc/` is let in."""
-        if path in self.exempt or path.startswith(self.open_below):
-            return True
-        return any(self._is_mine(name, value) for name, value in headers)
-
-    def without(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Return a request's headers without the token, so that the engine does not get it."""
-        return [(name, value) for name, value in headers if not self._is_mine(name, value)]
-
-    def _is_mine(self, name: bytes, value: bytes) -> bool:
-        text = value.decode("latin-1")
-        if name == b"authorization":
-            return carries(text, self.token)
-        return name == TOKEN_HEADER and carries(f"Bearer {text}", self.token)
 
 
 class Entrance:
@@ -96,8 +56,7 @@ class Entrance:
         self._admin = admin
         self._room = InFlightLimit(settings.max_concurrent_requests)
         gateway.metrics.watch({"in_flight_requests": lambda: self._room.taken})
-        self._hosts = tuple(host.lower() for host in settings.allowed_hosts)
-        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
+        self._admission = Admission(settings.allowed_hosts, settings.allowed_origins, admin)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or handle the server's start and end."""
@@ -109,7 +68,7 @@ class Entrance:
         send, path = self._named(send), scope["path"]
         path = path if path == PREFIX else path.removesuffix("/")
         incoming = RawRequest(scope, receive, self._gateway.bodies)
-        error = self._wrong_name(incoming, path) or self._without_token(incoming, path)
+        error = self._admission.refusal(path, incoming.headers)
         if error is not None:
             log.warning("refused", status=error.status, client=incoming.client, path=path, reason=str(error))
             challenge = [(b"www-authenticate", b'Bearer realm="es-ttc"')] if isinstance(error, NotSignedIn) else []
@@ -163,31 +122,10 @@ class Entrance:
 
     async def _answered(self, incoming: RawRequest, answer: "_TrackedResponse") -> Outcome:
         """Answer one request, with an error if it fails, and return its outcome."""
-        task = asyncio.current_task()
-        watchers: list[asyncio.Task[None]] = []
-
-        def watch() -> None:
-            if task is not None:
-                watchers.append(asyncio.create_task(incoming.watch(task)))
-
-        later = asyncio.get_running_loop().call_later(_UNWATCHED_SECONDS, watch)
         try:
-            _require_forwardable(incoming)
-            whole = await incoming.read_ahead(_READ_AHEAD)  # the engine is not contacted before
-            with self._room.taken_by(upload=not whole), self._gateway.callers.request(incoming):
-                match _api(incoming):
-                    case [("_search" | "_msearch") as api]:
-                        return await self._searches.answer(incoming, Api(api), answer, is_template=False)
-                    case [("_search" | "_msearch") as api, "template"]:
-                        return await self._searches.answer(incoming, Api(api), answer, is_template=True)
-                    case _:
-                        return await self._writes.answer(incoming, answer)
+            async with incoming.ended_by_disconnect(after=_UNWATCHED_SECONDS):
+                return await self._admitted(incoming, answer)
         except ClientDisconnected:
-            return _GONE
-        except asyncio.CancelledError:
-            if not incoming.gone or task is None:
-                raise
-            task.uncancel()
             return _GONE
         except EsTtcError as error:
             if incoming.gone:
@@ -197,10 +135,19 @@ class Entrance:
             log.exception("unexpected error", request_id=answer.id, path=incoming.raw_path.decode("latin-1"))
             unexpected = EsTtcError(f"unexpected {type(error).__name__} in the gateway (request {answer.id})")
             return await _refused(incoming, answer, unexpected)
-        finally:
-            later.cancel()
-            for watcher in watchers:
-                watcher.cancel()
+
+    async def _admitted(self, incoming: RawRequest, answer: "_TrackedResponse") -> Outcome:
+        """Answer one request that the limits admit."""
+        _require_forwardable(incoming)
+        whole = await incoming.read_ahead(_READ_AHEAD)  # the engine is not contacted before
+        with self._room.taken_by(upload=not whole), self._gateway.callers.request(incoming):
+            match _api(incoming):
+                case [("_search" | "_msearch") as api]:
+                    return await self._searches.answer(incoming, Api(api), answer, is_template=False)
+                case [("_search" | "_msearch") as api, "template"]:
+                    return await self._searches.answer(incoming, Api(api), answer, is_template=True)
+                case _:
+                    return await self._writes.answer(incoming, answer)
 
     @property
     def product_headers(self) -> RawHeaders:
@@ -218,38 +165,6 @@ class Entrance:
             await send(message)
 
         return named
-
-    def _without_token(self, incoming: RawRequest, path: str) -> EsTtcError | None:
-        if self._admin is None or not path.startswith(PREFIX) or self._admin.admits(path, incoming.headers):
-            return None
-        return NotSignedIn(
-            "the token is missing or wrong: send the gateway's admin_token as `Authorization: Bearer`, or as "
-            "`x-ttc-token`"
-        )
-
-    def _wrong_name(self, incoming: RawRequest, path: str) -> EsTtcError | None:
-        if path in _ALWAYS:
-            return None
-        if self._hosts and not self._is_own(host := incoming.header(b"host")):
-            return WrongHost(f"this gateway does not answer for the host [{host}]: add it to [allowed_hosts]")
-        origin, host = incoming.header(b"origin").lower(), incoming.header(b"host").lower()
-        own = origin in self._origins if self._origins else not path.startswith(PREFIX) or _is_same(origin, host)
-        if origin and not own:
-            return NotAllowed(f"requests from pages of [{origin}] are not allowed: add it to [allowed_origins]")
-        return None
-
-    def _is_own(self, host: str) -> bool:
-        try:
-            name = (urlsplit(f"//{host}").hostname or "").lower()
-        except ValueError:
-            return False
-        return any(name == own or (own.startswith("*.") and name.endswith(own[1:])) for own in self._hosts)
-
-
-def _is_same(origin: str, host: str) -> bool:
-    """Return whether a page's origin and a `Host` header name the same host and port."""
-    scheme, _, address = origin.partition("://")
-    return address == host.removesuffix(_DEFAULT_PORTS.get(scheme, ""))
 
 
 class InFlightLimit:

@@ -25,7 +25,7 @@ from es_ttc.serving.features.reader import FeatureReader
 from es_ttc.serving.features.scorer import WindowScorer
 from es_ttc.serving.features.side_index import FeatureLocator
 from es_ttc.serving.features.window import WindowReader
-from es_ttc.serving.http.caller import CallerLimits
+from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.raw_request import BodyMemory
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import log
@@ -52,7 +52,7 @@ class Gateway:
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
         self.engine = EngineClient(self.upstream)
-        self.bodies = BodyMemory(settings.max_bodies_mb * 2**20)
+        self.bodies = BodyMemory(settings.max_buffered_mb * 2**20)
         self.callers = CallerLimits(settings.max_caller_requests, settings.max_caller_windows_per_second)
         self.offload = Offload()
         self.encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=_ENCODING_THREADS * _QUEUE_A_THREAD)
@@ -64,7 +64,7 @@ class Gateway:
             names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding, adapters
         )
         self.warm_up = WarmUp(self.encoders, self.engine)
-        self.attached = FeatureLocator(self.engine, settings.side_credentials)
+        self.attached = FeatureLocator(self.engine, settings.side_index_auth)
         reads = ReadBudget(self.engine, settings.feature_reads_mb, process.count)
         cache = FeatureCache(settings.feature_cache_mb * 2**20)
         meta = IndexMeta(self.engine)

@@ -131,7 +131,7 @@ class IndexReader:
         finding = self._nearest(queries, size, searches, indices)
         nearest, answers = await asyncio.gather(finding, searches.send(bodies))
         firsts = [answer["hits"]["hits"] for answer in answers]
-        joined = [[dict(one.hit) for one in outside(*pair)] for pair in zip(firsts, nearest, strict=True)]
+        joined = [[dict(document.hit) for document in outside(*pair)] for pair in zip(firsts, nearest, strict=True)]
         scored = [
             {
                 "query": {"bool": {"should": [body["query"]], "filter": [these(hits)]}},
@@ -156,7 +156,7 @@ class IndexReader:
             return [[] for _ in queries]
         target = KnnTarget(self._caller, indices, searches, fields=self._marks)
         search = NearestSearch(self._gateway, target)
-        return [found.documents for found in await search.nearest([query.vectors[:1] for query in queries], size)]
+        return [documents for documents, _ in await search.nearest([query.vectors[:1] for query in queries], size)]
 
     @property
     def _marks(self) -> Body:

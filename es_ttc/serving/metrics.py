@@ -89,8 +89,8 @@ class Metrics:
             "kind",
             together="livemax",
         )
-        self.jobs_seen = self._gauge(
-            "es_ttc_jobs_seen",
+        self.jobs_readable = self._gauge(
+            "es_ttc_jobs_readable",
             "Whether the gateway could read the jobs' records the last time: 1 or 0.",
             together="livemax",
         )

@@ -11,7 +11,6 @@ from urllib.parse import unquote
 from es_ttc.errors import EsTtcError, MissingFeature
 from es_ttc.index.mappings.spec import HASH
 from es_ttc.reranking.strategies import STRATEGIES
-from es_ttc.serving.adaptive.ranking import AdaptiveReranking, AdaptiveRescoring
 from es_ttc.serving.candidates.targets import TargetCache
 from es_ttc.serving.cascade import Item, begin_items, rank_by_items
 from es_ttc.serving.engine import EngineRefusal, Refusal
@@ -31,6 +30,7 @@ from es_ttc.serving.rescore.page import RankedPage, shown_hit
 from es_ttc.serving.rescore.relevance import calibrated_name
 from es_ttc.serving.rescore.two_requests import aggregated, can_split, filled, full_hits, union
 from es_ttc.serving.rescore.window import SearchAgain, WindowRescoring
+from es_ttc.serving.strategies.rescoring import StrategyReranking, StrategyRescoring
 from es_ttc.serving.summary import Summary, record_fallback
 from es_ttc.serving.tracing import span
 
@@ -41,7 +41,7 @@ class Rescoring:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._targets = TargetCache()
-        self._strategies = AdaptiveReranking(gateway)
+        self._strategies = StrategyReranking(gateway)
 
     async def begin(
         self, request: SearchRequest, item: SearchItem, plan: SearchPlan, *, encode: bool
@@ -55,7 +55,7 @@ class Rescoring:
         if plan.section.relevance_key is not None and relevance:
             calibrated = await calibrated_name(relevance, caller, self._gateway.engine.as_caller(caller))
 
-        def begin(one: SearchPlan) -> WindowRescoring | AdaptiveRescoring:
+        def begin(one: SearchPlan) -> WindowRescoring | StrategyRescoring:
             if one.problem is not None and one.section.on_error == "fail":
                 raise one.problem
             if one.section.method in STRATEGIES:

@@ -29,9 +29,8 @@ from es_ttc.rewriters import registry
 from es_ttc.rewriters.base import Expansion, Fields, Rewriter
 from es_ttc.rewriters.prompts import Prompts
 from es_ttc.rewriters.weighted import NAMED
-from es_ttc.serving.answer_forms import require_form, require_scores, require_search_answer
+from es_ttc.serving.answer_forms import require_form, require_scores
 from es_ttc.serving.deadline import Deadline
-from es_ttc.serving.engine import require_complete
 from es_ttc.serving.features.index_meta import encoded_fields
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
@@ -76,7 +75,7 @@ class RewriteService:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._prompts = Prompts(gateway.settings.sketch_prompts)
+        self._prompts = Prompts(gateway.settings.rewriter_prompts)
         self._keys = CallerKeys()
         self._fields: ExpiringCache[str, Fields] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
         self._expansions: ExpiringCache[str, Expansion] = ExpiringCache(_MAX_CACHED, _FRESH_SECONDS)
@@ -121,7 +120,7 @@ class RewriteService:
             summary, expansion = Summary.fell_back(rewriter.name, outcome, took), None
         else:
             expansion, cached = outcome
-            parts: dict[str, Any] = {"terms": len(expansion.terms), "dropped": len(expansion.dropped), "kept": cached}
+            parts: dict[str, Any] = {"terms": len(expansion.terms), "dropped": len(expansion.dropped), "cached": cached}
             parts |= {**expansion.summary, **(_detail(expansion) if section.detail else {})}
             summary = Summary(rewriter.name, took, parts)
         query = rewriter.query(clause.text, corpus.fields, expansion, params, named=bool(section.detail))
@@ -266,11 +265,9 @@ class CallerCorpus:
         """Run one `_search` on the caller's target, whatever index is named, as the caller's own search is run."""
         path = f"/{self._caller.indices}/_search" if self._caller.indices else "/_search"
         naming = {} if "pit" in self._shared else dict(self._caller.params)
-        params = {**naming, **self._shards, **params}
-        found = await self.request("POST", path, params=params, body={**self._shared, **body})
-        answer = require_search_answer(found, _FAILING)
-        require_complete(answer, _FAILING)
-        return answer
+        query_string = urlencode({**naming, **self._shards, **params}).encode()
+        body = {**self._shared, **body}
+        return await self._engine.search_at(path.encode(), body, query_string, failing=_FAILING, in_own_words=True)
 
     async def searched_fields(self, named: Sequence[str], *, enrichment: bool | None, method: str) -> Fields:
         """Return the fields that are searched: those ``named`` with boosts, else the indices' own.

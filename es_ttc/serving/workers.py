@@ -70,7 +70,7 @@ def share_of(settings: GatewaySettings) -> GatewaySettings:
     parts = {
         "max_connections": max(1, settings.max_connections // count),
         "max_concurrent_requests": max(1, settings.max_concurrent_requests // count),
-        "max_bodies_mb": max(MAX_BODY // 2**20, settings.max_bodies_mb // count),
+        "max_buffered_mb": max(MAX_BODY // 2**20, settings.max_buffered_mb // count),
         "feature_cache_mb": settings.feature_cache_mb // count,
     }
     return settings.model_copy(update=parts)

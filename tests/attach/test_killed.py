@@ -72,7 +72,7 @@ async def until_it_is_through(engine: str, folder: Path, *arguments: str) -> lis
             assert len(steps) < 30, steps
 
 
-async def test_beside_another_attach_that_serves(
+async def test_attach_beside_another_attach_that_serves(
     engine: Engine, engine_url: str, shop: str, spec: IndexSpec, encoder: Encoder, tmp_path: Path
 ) -> None:
     await attach(engine, shop, spec, encoder)

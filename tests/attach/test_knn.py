@@ -73,13 +73,11 @@ def relayed(watched: Relay) -> Iterator[Relay]:
 @pytest.fixture(scope="session")
 def through_relay(watched: Relay, encoder: Encoder) -> Iterator[str]:
     """A gateway with credentials of its own for side indices; it keeps no features."""
-    with gateway_to(
-        watched.url, encoder, feature_cache_mb=0, side_credentials="gateway", api_key="c2VydmljZQ=="
-    ) as url:
+    with gateway_to(watched.url, encoder, feature_cache_mb=0, side_index_auth="gateway", api_key="c2VydmljZQ==") as url:
         yield url
 
 
-async def test_it_finds_what_an_index_with_vectors_of_its_own_finds(
+async def test_knn_over_side_index_equals_an_index_with_vectors(
     engine: Engine, attached: str, gateway: str, spanned: IndexSpec, encoder: Encoder
 ) -> None:
     await native(engine, f"{attached}-native", spanned, encoder)
@@ -100,7 +98,7 @@ async def test_it_finds_what_an_index_with_vectors_of_its_own_finds(
 
 
 @pytest.mark.parametrize("few", [0, 1000], ids=["filter afterwards", "filter first"])
-async def test_nothing_that_is_hidden_is_found_used_or_read(
+async def test_knn_over_side_index_reads_no_hidden_document(
     engine: Engine, attached: str, through_relay: str, relayed: Relay, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     monkeypatch.setattr(targets, "_FEW", few)
@@ -173,7 +171,9 @@ async def test_vectors_of_another_text_do_not_rank(
     assert scores(reply)["d2"] < before["d2"]
 
 
-async def test_nothing_that_matches_is_certified_by_nothing(engine: Engine, attached: str, gateway: str) -> None:
+async def test_knn_over_side_index_without_matches_is_not_certified(
+    engine: Engine, attached: str, gateway: str
+) -> None:
     reply = find(gateway, attached, "nnn", filter={"term": {"price": 10**6}})
     ttc = reply.json()["ttc"]
     assert (reply.ids, ttc["certified"], ttc["stopped_by"]) == ([], False, "empty")

@@ -46,7 +46,7 @@ async def near_vector(engine: Engine, index: str, encoder: Encoder, field: str, 
     return [hit["_id"] for hit in hits]
 
 
-async def test_attached_with_spans(
+async def test_attach_nested_vectors_with_spans(
     engine: Engine, vector_shop: str, gateway: str, nested: IndexSpec, encoder: Encoder
 ) -> None:
     index = vector_shop
@@ -72,7 +72,7 @@ async def test_attached_with_spans(
 
 
 @pytest.mark.processors
-async def test_followed_and_written_again_with_phrases(
+async def test_nested_vectors_of_a_followed_document_change_with_its_text(
     engine: Engine, index_name: str, gateway: str, nested: IndexSpec, encoder: Encoder
 ) -> None:
     await create_index(engine, index_name, nested, IndexOptions(shards=1, replicas=0))

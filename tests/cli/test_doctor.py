@@ -137,7 +137,7 @@ def test_without_a_backend_nothing_can_be_encoded(monkeypatch: pytest.MonkeyPatc
         ({"late": "0" * 8}, "late interaction: maxsim and blend"),
     ],
 )
-def test_it_says_which_methods_suit_the_encoder(change: dict[str, Any], says: str) -> None:
+def test_doctor_names_the_methods_that_suit_the_encoder(change: dict[str, Any], says: str) -> None:
     check = checks.suited_methods(replace(EncoderIdentity("m", "r", 384, 256), **change))
     assert check.verdict is Status.OK
     assert says in check.detail

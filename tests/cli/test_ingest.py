@@ -169,12 +169,12 @@ def test_commands_take_the_encoder_of_the_features_unless_another_is_chosen(
     call(engine, "PUT", f"/{index_name}/_doc/2?refresh=true", {"text": "second words"})
     assert run(["fill", index_name]) == 0
     assert "1 documents got features" in capsys.readouterr().out
-    assert run(["index", "set-codec", index_name, "--codec", "int4"]) == 0
+    assert run(["index", "requantise", index_name, "--codec", "int4"]) == 0
     assert "2 documents now have int4 token vectors, 0 had them" in capsys.readouterr().out
-    assert run(["index", "set-codec", index_name, "--json"]) == 0
+    assert run(["index", "requantise", index_name, "--json"]) == 0
     [moved] = json.loads(capsys.readouterr().out)["indices"]
     assert (moved["codec"], moved["written"], moved["unchanged"]) == ("int2", 2, 0)
-    assert run(["index", "set-codec", index_name, "--codec", "int4"]) == 1
+    assert run(["index", "requantise", index_name, "--codec", "int4"]) == 1
     assert "which is coarser than [int4]" in capsys.readouterr().err
     assert run(["fill", index_name, "--encoder", "minilm"]) == 1
     assert "fill with the same encoder" in capsys.readouterr().err
@@ -193,7 +193,7 @@ def test_an_absent_index_is_made_with_defaults_and_that_is_said(
     assert "exists already" in capsys.readouterr().err
     assert run(["index", "show", index_name]) == 0
     assert "int4, up to 1024 a document" in capsys.readouterr().out
-    assert run(["index", "set-codec", index_name]) == 1
+    assert run(["index", "requantise", index_name]) == 1
     assert "make it anew, with `es-ttc index create NAME --codec int2`" in capsys.readouterr().err
 
 

@@ -48,7 +48,7 @@ def talk(*lines: str | type[BaseException]) -> tuple[str, list[tuple[str, Choice
 
 
 @pytest.mark.parametrize("end", [[EOFError], [KeyboardInterrupt, KeyboardInterrupt], [":quit"]])
-def test_it_answers_until_it_is_told_to_end(end: list[str | type[BaseException]]) -> None:
+def test_prompt_answers_until_it_is_ended(end: list[str | type[BaseException]]) -> None:
     output, asked, _ = talk("  round up ", "", KeyboardInterrupt, "second", *end)
     assert [text for text, _ in asked] == ["round up", "second"]
     assert "answer to round up" in output

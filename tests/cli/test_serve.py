@@ -38,7 +38,7 @@ def serving(
             process.kill()
 
 
-def test_it_drains_before_it_stops(opensearch_url: str) -> None:
+def test_serve_drains_before_it_stops(opensearch_url: str) -> None:
     asked, release = threading.Event(), threading.Event()
 
     def hold(request: Passed) -> Reply | None:
@@ -68,7 +68,7 @@ def test_it_drains_before_it_stops(opensearch_url: str) -> None:
         assert any(line["event"] == "Application shutdown complete." for line in logs)
 
 
-def test_it_starts_without_an_engine_and_says_so() -> None:
+def test_serve_starts_without_an_engine_and_says_so() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"http://user:secret@127.0.0.1:{taken.getsockname()[1]}"
     with serving(nobody) as (process, said):

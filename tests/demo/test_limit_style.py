@@ -75,7 +75,7 @@ def test_the_lists_hold_nothing_twice() -> None:
     assert len({query for _, query in concepts}) == len(concepts) == 100
 
 
-def test_it_is_read_back_from_its_folder_as_it_was(tmp_path: Path) -> None:
+def test_limit_style_collection_is_read_back_from_its_folder(tmp_path: Path) -> None:
     collection = generate(documents=20, queries=10)
     folder = write_collection(collection, tmp_path)
     assert write_collection(collection, tmp_path) == folder

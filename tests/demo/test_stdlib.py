@@ -79,5 +79,5 @@ def test_modules_with_side_effects_are_read_without_being_run() -> None:
     assert not {"this", "antigravity", "idlelib", "tkinter", "turtle", "curses"} & set(outcome.stdout.split())
 
 
-def test_it_is_read_back_from_its_folder_as_it_was(collection: Collection, tmp_path: Path) -> None:
+def test_stdlib_collection_is_read_back_from_its_folder(collection: Collection, tmp_path: Path) -> None:
     assert load_collection(write_collection(collection, tmp_path)) == collection

@@ -46,7 +46,7 @@ def test_every_primitive_has_a_home() -> None:
 
 
 @pytest.mark.slow
-def test_whatever_grows_is_allowed_and_runs(bees: DiscoveryTask) -> None:
+def test_grammar_proposals_are_allowed_and_run(bees: DiscoveryTask) -> None:
     """A hundred steps of chance; every tree is checked, and every tenth is run."""
     source = random.Random(7)
     tree, other = draw(source, "scores"), KNOWN["lexhybridrrf"]

@@ -48,7 +48,7 @@ def test_a_promoted_program_is_served_as_it_was_measured(
     spec = IndexSpec(encoder.identity, text_fields=("text",), tokens="none", codec="float16", chunks=True)
     documents = [{"_id": document.id, "text": document.text} for document in BEES.documents]
     asyncio.run(fill(opensearch_url, index_name, spec, encoder, documents))
-    settings = GatewaySettings(engine=opensearch_url, port=0, default_timeout_ms=20_000, programs=programs)
+    settings = GatewaySettings(engine=opensearch_url, port=0, scoring_timeout_ms=20_000, programs=programs)
 
     def asked(gateway: str, name: str, text: str) -> Reply:
         section = {"method": "program", "params": {"name": name}, "query_text": text, "detail": True}

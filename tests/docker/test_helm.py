@@ -139,7 +139,7 @@ def test_helm_has_nothing_to_say(case: str) -> None:
         ),
         (
             "engine=http://e,serviceMonitor.enabled=true,secrets.admin_token.name=s,secrets.admin_token.key=k",
-            "add metrics to settings.admin_open",
+            "add metrics to settings.admin_public",
         ),
         ("engine=http://e,worker.enabled=true", "workers share a Redis: set redis.enabled, or secrets.redis"),
     ],

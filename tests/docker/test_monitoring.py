@@ -15,7 +15,7 @@ from es_ttc.serving.admin.jobs import JobKind, JobMetrics
 from es_ttc.serving.features.scores import Timings
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.metrics import WATCHED, Metrics
-from es_ttc.serving.writes.encoding import Pending
+from es_ttc.serving.writes.encoding import NotEncodedReason
 from tests.docker.test_docker import DOCKER
 
 NAME = re.compile(r"\bes_ttc_\w+")
@@ -62,7 +62,7 @@ async def _looked(metrics: Metrics) -> None:
             (
                 metrics.registry.get_sample_value("es_ttc_jobs_pending_documents", {"kind": "encode"}),
                 metrics.registry.get_sample_value("es_ttc_jobs_backlog_seconds", {"kind": "encode"}),
-                metrics.registry.get_sample_value("es_ttc_jobs_seen"),
+                metrics.registry.get_sample_value("es_ttc_jobs_readable"),
             )
         )
     assert found == [(7, 0, 1), (9, 60, 1), (0, 0, 1), (3, 0, 1), (3, 0, 0)]
@@ -93,7 +93,7 @@ def test_labels_have_values_that_the_gateway_gives() -> None:
     classes = [one for one in vars(errors).values() if isinstance(one, type)]
     reasons = {one.type for one in classes if issubclass(one, errors.EsTtcError)}
     assert set(re.findall(r'reason="(\w+)"', whole)) <= reasons
-    pending = {str(one) for one in Pending}
+    pending = {str(one) for one in NotEncodedReason}
     written = re.findall(r'es_ttc_written_documents_total\{outcome=~"([\w|]+)"', whole)
     assert set("|".join(written).split("|")) <= pending
     [requests] = Metrics().requests.describe()
@@ -104,7 +104,7 @@ def test_labels_have_values_that_the_gateway_gives() -> None:
 def test_help_names_the_values_of_labels() -> None:
     metrics = Metrics()
     for metric, values in (
-        (metrics.written_documents, [*Pending, "encoded"]),
+        (metrics.written_documents, [*NotEncodedReason, "encoded"]),
         (metrics.skipped_documents, [*SkipReason]),
         (metrics.stage_seconds, [*Timings(candidates=0.0).as_dict(), "search", "rewrite"]),
     ):

@@ -23,3 +23,12 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert file.exists(), f"{page.name} links to {target}"
         if anchor:
             assert anchor in _anchors(file), f"{page.name} links to {target}"
+
+
+def test_files_of_the_architecture_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    folder, _, picture = page.partition("```text\n")[2].partition("```")[0].partition("\n")
+    names = re.findall(r"^ +((?:[\w/]+(?:\.py|/)  ?)+)", picture, flags=re.MULTILINE)
+    files = [ROOT / folder / name for line in names for name in line.split()]
+    assert len(files) > 30
+    assert [path for path in files if not path.exists()] == []

@@ -187,7 +187,7 @@ def _encode_in_a_process(folder: Path, first: int, results: "multiprocessing.Que
     results.put(len(counting.seen))
 
 
-def test_two_processes_at_once(tmp_path: Path, counting: Counting, encoder: Encoder) -> None:
+def test_cache_of_two_processes_at_once(tmp_path: Path, counting: Counting, encoder: Encoder) -> None:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     processes = [context.Process(target=_encode_in_a_process, args=(tmp_path, first, results)) for first in (0, 20)]

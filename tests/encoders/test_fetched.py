@@ -76,7 +76,7 @@ def left(cache: Path) -> list[str]:
     )
 
 
-def test_it_is_fetched_once_and_read_as_its_authors_say(repository: Repository, tmp_path: Path) -> None:
+def test_encoder_is_fetched_once_and_read_as_its_authors_say(repository: Repository, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     encoder = load_encoder(SHORT, cache_dir=cache)
     assert load_encoder(f"{SHORT}@onnx", cache_dir=cache).identity == encoder.identity

@@ -18,7 +18,7 @@ ON_ONE_ENGINE = True
 
 
 @pytest.mark.engine
-def test_through_an_engine(
+def test_rewriters_through_an_engine(
     engine_url: str, encoder: Encoder, shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Words that stand in each query's relevant document bring it up; words that stand nowhere change nothing."""
@@ -53,13 +53,13 @@ def test_through_an_engine(
     assert len(model.asked) == len(kept)
 
 
-def test_in_memory_they_are_refused(shared_data: Path) -> None:
+def test_rewriters_in_memory_are_refused(shared_data: Path) -> None:
     plan = EvaluationPlan(methods=resolve(["bm25", "rm3"]))
     with pytest.raises(InvalidRequest, match=r"\[rm3\]"):
         run_plan(plan, load_collection(shared_data / "limit-small"))
 
 
-def test_they_are_methods_by_name() -> None:
+def test_rewriters_are_methods_by_name() -> None:
     assert {"sira", "rm3"} <= set(names())
 
 

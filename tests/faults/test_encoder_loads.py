@@ -58,7 +58,7 @@ def cut(dims: int) -> EncoderIdentity:
     return replace(IDENTITY, dims=dims)
 
 
-async def test_so_many_are_loaded_and_then_one_a_minute() -> None:
+async def test_encoder_variants_beyond_eight_are_limited_to_one_a_minute() -> None:
     loads = Loads()
     variants = loads.variants()
     for dims in range(1, 9):
@@ -74,7 +74,7 @@ async def test_so_many_are_loaded_and_then_one_a_minute() -> None:
     assert len(loads.made) == 9
 
 
-async def test_one_is_loaded_at_a_time_and_few_wait() -> None:
+async def test_encoders_are_loaded_one_at_a_time_and_few_wait() -> None:
     loads = Loads()
     variants = loads.variants()
     asked = [asyncio.create_task(variants.of("a", cut(1 + number % 8))) for number in range(16)]
@@ -85,7 +85,7 @@ async def test_one_is_loaded_at_a_time_and_few_wait() -> None:
     assert len(loads.made) == len(set(loads.made)) == 5
 
 
-async def test_who_leaves_while_one_is_loaded_leaves_it_to_the_next() -> None:
+async def test_cancelled_load_is_left_to_the_next_waiter() -> None:
     loads = Loads()
     variants = loads.variants()
     asked = asyncio.create_task(variants.of("a", cut(1)))

@@ -67,7 +67,7 @@ async def test_a_small_search_waits_for_no_great_ones_and_none_waits_for_ever() 
     assert last["great 0"] <= 2 * 8 + 1
 
 
-async def test_who_leaves_gives_up_his_place_and_what_was_granted() -> None:
+async def test_cancelled_reader_gives_up_its_place_and_its_grant() -> None:
     turns = ReadQueue(10)
     await turns.take(0, 10, 10)
     waiting = [asyncio.create_task(turns.take(number, 10, 10)) for number in (1, 2)]

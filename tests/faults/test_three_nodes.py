@@ -94,7 +94,7 @@ def await_status(url: str, status: str, nodes: int = NODES) -> None:
     assert reply.status == 200, reply.body
 
 
-def test_they_rank_as_one_and_searches_survive_the_death_of_one(nodes: cluster.Cluster, encoder: Encoder) -> None:
+def test_three_nodes_rank_as_one_and_survive_the_death_of_one(nodes: cluster.Cluster, encoder: Encoder) -> None:
     urls = nodes.urls
     asyncio.run(fill_and_link(urls[0], ONE, encoder, shards=1))
     asyncio.run(fill_and_link(urls[1], THREE, encoder, shards=3))
@@ -103,8 +103,8 @@ def test_they_rank_as_one_and_searches_survive_the_death_of_one(nodes: cluster.C
     assert call(urls[0], "PUT", f"/{WRITTEN}", shared).status == 200
     await_status(urls[0], "green")
     with (
-        gateway_to(",".join(urls), encoder, default_timeout_ms=60_000) as first,
-        gateway_to(",".join(urls), encoder, default_timeout_ms=60_000) as second,
+        gateway_to(",".join(urls), encoder, scoring_timeout_ms=60_000) as first,
+        gateway_to(",".join(urls), encoder, scoring_timeout_ms=60_000) as second,
         gateway_to(urls[1], encoder) as alone,
     ):
         known = []

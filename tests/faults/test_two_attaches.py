@@ -42,7 +42,7 @@ def specs(encoder: Encoder) -> tuple[IndexSpec, IndexSpec]:
 
 
 @pytest.mark.parametrize("later", [0.0, 0.02])  # less than an attach takes
-async def test_of_two_attaches_with_other_options_one_wins_and_the_other_says_so(
+async def test_second_attach_with_other_options_is_refused(
     engines: tuple[Engine, Engine],
     specs: tuple[IndexSpec, IndexSpec],
     encoder: Encoder,

@@ -42,7 +42,7 @@ async def make_index(engine: Engine, name: str) -> None:
 
 @pytest.mark.parametrize("same", [True, False])
 @pytest.mark.parametrize("later", [0.0, 0.3])
-async def test_of_two_builds_one_goes_on_and_the_other_says_so(
+async def test_second_build_of_a_graph_is_refused(
     engines: tuple[Engine, Engine], index_name: str, same: bool, later: float
 ) -> None:
     async def build(engine: Engine, params: GraphParams, wait: float) -> BuildProgress:

@@ -167,7 +167,7 @@ def test_a_mended_graph_is_as_good_as_a_new_one() -> None:
 
 
 @pytest.mark.parametrize("degree", [4, 12])
-def test_who_can_take_no_newcomer_need_not_be_looked_at(degree: int) -> None:
+def test_mending_skips_nodes_that_can_take_no_newcomer(degree: int) -> None:
     params = GraphParams(degree=degree, candidates=40)
     vectors = corpus(612)
     graph = build(vectors[:600], params)

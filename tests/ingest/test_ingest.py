@@ -238,7 +238,7 @@ async def test_an_index_that_is_deleted_under_way_is_noticed(engine: Engine, ind
         await ingest(engine, index, Inputs([Documents(documents())]), encoder, dead_letters=DeadLetterList())
 
 
-async def test_one_that_is_cancelled_while_it_skips_what_is_done_ends_its_threads(
+async def test_ingest_cancelled_while_skipping_ends_its_threads(
     engine: Engine, index: str, encoder: Encoder, tmp_path: Path
 ) -> None:
     endless = 10**12

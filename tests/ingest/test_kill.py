@@ -19,7 +19,9 @@ KILLS = 3
 
 
 @pytest.mark.parametrize("engine_url", ["opensearch"], indirect=True)
-async def test_nothing_is_lost_or_doubled(engine: Engine, index_name: str, tmp_path: Path) -> None:
+async def test_killed_ingest_resumed_loses_and_doubles_no_document(
+    engine: Engine, index_name: str, tmp_path: Path
+) -> None:
     rng = random.Random(11)
     words = ["river", "stone", "cloud", "market", "engine", "letter", "garden", "winter", "copper", "music"]
     documents = [{"_id": str(n), "text": " ".join(rng.choices(words, k=25)), "n": n} for n in range(DOCUMENTS)]

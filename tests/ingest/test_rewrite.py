@@ -89,7 +89,9 @@ async def rewrite(engine: Engine, name: str, documents: list[FullDocument], adde
 
 
 @pytest.mark.parametrize("storage", list(STORAGES))
-async def test_everything_stays_as_it_was(engine: Engine, index_name: str, encoder: Encoder, storage: str) -> None:
+async def test_rewrite_keeps_documents_and_features(
+    engine: Engine, index_name: str, encoder: Encoder, storage: str
+) -> None:
     spec = await filled(engine, index_name, encoder, storage)
     await add_enrichment(engine, index_name)
     vector = encoder.encode(["baking bread"], role="query", tokens=False).pooled[0].tolist()

@@ -18,8 +18,9 @@ from tests.support.per_engine import PerEngine
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look more often than workers do."""
+    """Look more often than workers do, for writes and for pauses."""
     monkeypatch.setattr(encoding_turn, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(encoding_turn, "_STATE_SECONDS", 0.1)
 
 
 @pytest.fixture(scope="session")

@@ -62,13 +62,13 @@ async def test_encoding_job_paused_resumed_and_cancelled_with_two_workers(
 
         async def quiet() -> bool:
             queries = await searches(engine, index_name)
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.4)
             return await searches(engine, index_name) == queries
 
         await until(quiet)  # where nothing is written, nothing is searched
         await commands.pause(engine, settings, job)
         call(engine.url, "PUT", f"/{index_name}/_doc/late", document(9))
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(0.6)
         call(engine.url, "PUT", f"/{index_name}/_doc/later", document(10))
         await asyncio.sleep(0.5)
         assert (await versions(engine, index_name))["later"] == (1, "pending")
@@ -105,7 +105,7 @@ async def test_jobs_index_deleted_under_a_worker_is_not_made_again(
         await settled(engine, settings, index_name)
         await engine.delete_index(settings.jobs_index)
         await engine.request("PUT", f"/{index_name}/_doc/2", body={"text": "The dog."})
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.5)
     assert not await engine.exists(settings.jobs_index)
     writes: list[Callable[[], Any]] = [
         lambda: store.leases.renew(lease, job.id, 30),

@@ -123,7 +123,7 @@ async def test_an_endpoint_that_is_down_is_left_alone_and_found_again(monkeypatc
         assert client.endpoint.seconds_closed == 0
 
 
-async def test_nobody_listens() -> None:
+async def test_endpoint_that_refuses_connections_cannot_be_reached() -> None:
     async with LlmClient(settings_for("http://127.0.0.1:9/v1", llm_attempts=1)) as client:
         with pytest.raises(LlmError, match="cannot be reached") as raised:
             await client.ask("?")

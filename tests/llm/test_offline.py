@@ -104,7 +104,7 @@ async def test_questions_that_come_together_are_one_batch_and_later_ones_the_nex
     assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (3, 2)
 
 
-async def test_one_that_is_refused_takes_no_other_with_it(double: Double) -> None:
+async def test_offline_refused_question_leaves_others_of_its_batch(double: Double) -> None:
     async with offline(double) as llm:
         asked = [llm.complete(text) for text in ("a", "a long secret", "b")]
         a, refused, b = await asyncio.gather(*asked, return_exceptions=True)

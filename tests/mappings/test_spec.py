@@ -20,12 +20,12 @@ SPEC = IndexSpec(
 )
 
 
-def test_comes_back_from_json() -> None:
+def test_spec_survives_json() -> None:
     mapping = {"_meta": {"ttc": orjson.loads(orjson.dumps(SPEC.as_meta()))}}
     assert IndexSpec.from_mapping("articles", mapping) == SPEC
 
 
-def test_every_storage_comes_back_too() -> None:
+def test_spec_of_every_storage_survives_json() -> None:
     for spec, layout in (
         (SPEC, "doc_values"),
         (replace(SPEC, codec="int2"), "doc_values"),

@@ -76,7 +76,7 @@ def unavailable(what: str) -> None:
 @contextmanager
 def gateway_with_page(engine: str, encoder: Encoder, **settings: Any) -> Iterator[str]:
     """Run a gateway with the page and yield its address."""
-    options = {"default_timeout_ms": 20_000, "ui": True} | settings
+    options = {"scoring_timeout_ms": 20_000, "ui": True} | settings
     with gateway_to(engine, encoder, further=playground_routes, **options) as url:
         yield url
 

@@ -31,7 +31,7 @@ def test_answers_are_read(answer: str, phrases: Sequence[str | Proposed], exclud
 
 @given(st.recursive(st.none() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(
     st.sampled_from(["phrases", "any", "weight", "exclude", "phrase"]), inner)), st.text())  # fmt: skip
-def test_nothing_raises_and_weights_are_bounded(value: object, text: str) -> None:
+def test_program_of_any_text_parses_with_bounded_weights(value: object, text: str) -> None:
     for answer in (json.dumps(value), json.dumps(value)[:-3], text):
         read = retrieval_program(answer)
         assert all(0.1 <= one.weight <= 3 and 1 <= len(one.alternatives) <= 5 for one in read.phrases)

@@ -51,7 +51,7 @@ def test_without_trees_the_ranking_is_blends() -> None:
     np.testing.assert_allclose(values_of_trees(pools, trees, 1.0, "map"), values_of_default(pools, "map"), atol=1e-9)
 
 
-def test_there_must_be_something_to_learn_from() -> None:
+def test_training_without_relevant_documents_is_refused() -> None:
     pools = random_pools(5)
     nothing = tuple(replace(pool, grades=np.zeros_like(pool.grades)) for pool in pools.pools)
     with pytest.raises(InvalidRequest, match="nothing to learn from"):

@@ -126,7 +126,7 @@ def test_without_a_model_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) ->
         reranker_of(LlmRerankerSettings(), LlmSettings(llm_url=None))
 
 
-def test_it_is_a_kind_of_reranker_by_name() -> None:
+def test_llm_is_a_kind_of_reranker_by_name() -> None:
     rerankers = Rerankers({"mine": {"kind": "llm", "url": "http://127.0.0.1:9", "form": "pointwise", "model": "m"}})
     assert isinstance(rerankers.named("mine").reranker, PointwiseReranker)
 

@@ -57,7 +57,7 @@ def reference_signals(query: Query, window: Window) -> dict[str, Float32]:
     }
 
 
-def test_it_is_the_mean_of_z_scores_in_which_dense_counts_half() -> None:
+def test_blend_is_the_mean_of_z_scores_with_dense_at_half() -> None:
     query, window = example()
     z = {name: stats.zscore(scores) for name, scores in reference_signals(query, window).items()}
     assert z["lexical"].max() < 4  # else its column is multiplied
@@ -105,7 +105,7 @@ def test_blend_leaves_out_signals_that_the_index_lacks() -> None:
     np.testing.assert_allclose(blend.score(query, without, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
     assert blend.summary(query, without, DEFAULT) == {
         "signals": ["lexical", "dense"],
-        "lacking": ["spectral", "late_interaction"],
+        "missing_signals": ["spectral", "late_interaction"],
     }
 
 
@@ -180,13 +180,13 @@ def test_vectors_count_less_where_they_were_made_from_a_part_of_the_texts() -> N
     semantic = weight * (0.5 * z["dense"] + z["spectral"] + z["late_interaction"])
     mean = (z["lexical"] + semantic) / (1 + 2.5 * weight)
     np.testing.assert_allclose(blend.score(query, cut, DEFAULT), 1 / (1 + np.exp(-mean)), atol=1e-5)
-    assert blend.summary(query, cut, DEFAULT)["read"] == round(float(np.mean(shares)), 4)
+    assert blend.summary(query, cut, DEFAULT)["encoded_share"] == round(float(np.mean(shares)), 4)
     given = BlendParams(signals={"lexical": 1, "spectral": 1})
     np.testing.assert_array_equal(blend.score(query, cut, given), blend.score(query, window, given))
     assert "read" not in blend.summary(query, cut, given)
 
 
-def test_one_document_is_average() -> None:
+def test_blend_of_one_document_is_average() -> None:
     query, window = example(1)
     np.testing.assert_array_equal(blend.score(query, window, DEFAULT), [0.5])
 
@@ -316,7 +316,7 @@ def _to_one(scores: Float32) -> Float32:
     return result
 
 
-def test_both_are_found_by_name() -> None:
+def test_blend_and_hybrid_are_registered() -> None:
     for name in ("blend", "hybrid"):
         assert isinstance(registry.load(name), PartialRescorer)
     assert not isinstance(registry.load("dense"), PartialRescorer)

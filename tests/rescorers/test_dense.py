@@ -7,7 +7,7 @@ from tests.rescorers.windows import query_of, unit_rows
 dense = DenseRescorer()
 
 
-def test_it_is_the_cosine_of_the_best_query_text() -> None:
+def test_dense_is_the_cosine_of_the_best_query_text() -> None:
     random = np.random.default_rng(0)
     pooled, vectors = unit_rows(random, 7, 16), unit_rows(random, 2, 16)
     pooled[3] = 0

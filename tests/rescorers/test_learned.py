@@ -101,14 +101,14 @@ def test_missing_signals_go_the_trees_default_way(tmp_path: Path) -> None:
     query, window = example(12)
     without = replace(window, tokens=None, norms=None)
     assert (learned.score(query, without, params) < 0.5).all()
-    assert learned.summary(query, without, params)["lacking"] == ["spectral", "late_interaction"]
+    assert learned.summary(query, without, params)["missing_signals"] == ["spectral", "late_interaction"]
     known = np.arange(12) != 3
     partly = replace(window, present={Feature.POOLED: known, Feature.TOKENS: known})
     assert learned.score(query, partly, params)[3] < 0.5
     assert learned.summary(query, partly, params)["without_features"] == 1
 
 
-def test_it_is_registered_and_asks_for_what_its_model_reads(tmp_path: Path) -> None:
+def test_learned_needs_the_features_of_its_model(tmp_path: Path) -> None:
     written(tmp_path, "words", {**stump(feature=[1]), "signals": ["lexical", "dense"]})
     params = params_of(tmp_path)
     assert isinstance(registry.load("learned"), PartialRescorer)

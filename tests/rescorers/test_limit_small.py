@@ -41,7 +41,7 @@ def ndcg_at_10(limit_small: Encoded, window: Window, method: str) -> float:
     return score(limit_small.collection.qrels, rankings).mean("ndcg@10")
 
 
-def test_dense_fails_and_spectral_succeeds(limit_small: Encoded) -> None:
+def test_limit_small_is_ranked_by_spectral_and_not_by_dense(limit_small: Encoded) -> None:
     tokens = [quantise(matrix, "int8") for matrix in limit_small.documents.tokens]
     window = Window(
         ids=[document.id for document in limit_small.collection.documents],

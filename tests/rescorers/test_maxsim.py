@@ -21,7 +21,7 @@ TOKENS = MaxSimParams(query="tokens")
     lengths=st.lists(st.integers(0, 50), max_size=6),
     codec=st.sampled_from(["float32", "float16", "int8"]),
 )
-def test_it_is_the_literal_maximum(seed: int, lengths: list[int], codec: Codec) -> None:
+def test_maxsim_equals_the_literal_maximum(seed: int, lengths: list[int], codec: Codec) -> None:
     random = np.random.default_rng(seed)
     documents = random_documents(random, lengths, 12, codec)
     vectors, tokens = unit_rows(random, 2, 12), unit_rows(random, 5, 12)
@@ -45,7 +45,7 @@ def test_long_documents_are_read_in_blocks(codec: Codec) -> None:
     assert maxsim.score(query_of(vector), window_of(documents), POOLED)[0] == pytest.approx(wanted, abs=1e-6)
 
 
-def test_it_is_spectral_retrieval_at_scale_one() -> None:
+def test_maxsim_equals_spectral_at_scale_one() -> None:
     random = np.random.default_rng(3)
     documents, vectors = random_documents(random, [3, 50, 400], 32, "int8"), unit_rows(random, 1, 32)
     np.testing.assert_array_equal(
@@ -65,7 +65,7 @@ def test_needs_follow_the_parameters() -> None:
     assert maxsim.needs(TOKENS) == {Feature.TOKENS, Feature.QUERY_TOKENS}
 
 
-def test_there_is_nothing_further_to_show() -> None:
+def test_maxsim_has_no_detail() -> None:
     random = np.random.default_rng(5)
     window = window_of(random_documents(random, [4, 2], 8))
     assert maxsim.detail(query_of(unit_rows(random, 1, 8)), window, POOLED) == [{}, {}]

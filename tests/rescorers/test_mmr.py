@@ -37,7 +37,7 @@ def literal(relevance: list[float], cosines: list[list[float]], trade_off: float
 
 
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 40), st.floats(0, 1), st.integers(0, 2**32 - 1))
-def test_it_is_the_greedy_procedure(n: int, texts: int, documents: int, trade_off: float, seed: int) -> None:
+def test_mmr_equals_the_greedy_procedure(n: int, texts: int, documents: int, trade_off: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     pooled, vectors = unit_rows(random, n, 16), unit_rows(random, texts, 16)
     found = mmr.score(query_of(vectors), window_of(pooled), params_of(trade_off, documents))

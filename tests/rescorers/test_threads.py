@@ -31,7 +31,7 @@ def test_a_single_item_is_done_here() -> None:
     assert seen == [threading.current_thread().name]
 
 
-def test_nothing_at_all_is_fine() -> None:
+def test_threads_without_items_return_nothing() -> None:
     threads.share(pytest.fail, [])
 
 

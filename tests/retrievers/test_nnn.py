@@ -59,7 +59,7 @@ def undecided(whole: Solution) -> float:
 
 
 @given(problem=problems(), eligible=st.sampled_from([1.0, 0.5, 0.0]), batch=st.sampled_from([1, 3, 50]))
-def test_it_is_the_solution_over_the_whole_corpus(
+def test_nnn_retrieval_equals_the_solution_over_the_corpus(
     problem: tuple[Float32, Float32, NnnRetrieverParams], eligible: float, batch: int
 ) -> None:
     rows, query, params = problem

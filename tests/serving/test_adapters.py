@@ -52,7 +52,7 @@ def shipping(here: Path) -> Path:
 
 def ask(engine: str, index: str, encoder: str) -> Reply:
     """Search with our section through a gateway that may load one encoder."""
-    settings = GatewaySettings(engine=engine, port=0, encoder=encoder, default_timeout_ms=20_000)
+    settings = GatewaySettings(engine=engine, port=0, encoder=encoder, scoring_timeout_ms=20_000)
     section = {"method": "maxsim", "query_text": "an appeal in court"}
     with running_gateway(settings) as gateway:
         return search(gateway, index, {"query": {"match_all": {}}, "rescore": {"ttc": section}})

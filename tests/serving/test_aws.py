@@ -176,7 +176,7 @@ def test_a_gateway_signs_its_own_requests_and_forwards_callers_as_they_are(
 ) -> None:
     with (
         domain(stack.engine) as aws,
-        gateway_to(aws.url, encoder, aws_region=REGION, side_credentials="gateway") as gateway,
+        gateway_to(aws.url, encoder, aws_region=REGION, side_index_auth="gateway") as gateway,
     ):
         assert call(gateway, "GET", "/_ttc/ready").status == 200
         assert {passed.target for passed in aws.passed} >= {"/"}

@@ -21,7 +21,7 @@ from es_ttc.serving.rescore.candidates import unsupported_reason
 from tests.conftest import PRODUCTS
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, make_index, write
-from tests.serving.corpus import CATS, WITHOUT_TEXT, corpus
+from tests.serving.corpus import CATS, WITHOUT_TEXT, by_id, corpus
 
 ON_ONE_ENGINE = True
 on_both = pytest.mark.parametrize("engine_url", PRODUCTS, indirect=True)
@@ -33,10 +33,6 @@ WINDOW = 6
 
 def blended(query: dict[str, Any] = BY_WORDS, window: int = WINDOW, size: int = 5, **section: Any) -> dict[str, Any]:
     return {"query": query, "size": size, "rescore": {"window_size": window, "ttc": {"query_text": CATS, **section}}}
-
-
-def by_id(name: str) -> dict[str, Any]:
-    return next(document for document in corpus() if document["_id"] == name)
 
 
 def first_pass(stack: SearchStack, size: int) -> Reply:
@@ -113,7 +109,7 @@ def test_texts_that_the_encoder_read_in_part_make_vectors_count_less(
     best = dict(sorted(zip(window.ids, expected.tolist(), strict=True), key=lambda one: -one[1])[:WINDOW])
     assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(best, abs=1e-4)
     assert 0.2 < share_read(window) < 0.9
-    assert reply.json()["ttc"]["read"] == pytest.approx(share_read(window), abs=1e-4)
+    assert reply.json()["ttc"]["encoded_share"] == pytest.approx(share_read(window), abs=1e-4)
 
 
 def test_blend_without_lexical_hits_has_exact_totals(stack: SearchStack) -> None:
@@ -277,16 +273,6 @@ def test_a_signal_that_the_index_lacks_is_refused(stack: SearchStack) -> None:
     reply = search(stack.gateway, stack.index, blended(params={"signals": {"sentences": 1}}, on_error="fail"))
     assert (reply.status, reply.json()["error"]["type"]) == (400, "ttc_missing_feature_exception"), reply.body
     assert "--chunks" in reply.reason
-
-
-def test_an_index_without_features_says_how_to_add_them(stack: SearchStack) -> None:
-    name = f"{stack.index}-plain"
-    call(stack.engine, "PUT", f"/{name}/_doc/1?refresh=true", {"text": "a farmer watches"})
-    try:
-        told = search(stack.gateway, name, blended()).json()["ttc"]
-        assert (told["applied"], "es-ttc attach" in told["reason"]) == (False, True), told
-    finally:
-        call(stack.engine, "DELETE", f"/{name}")
 
 
 def test_where_time_is_short_the_first_pass_answers(stack: SearchStack) -> None:

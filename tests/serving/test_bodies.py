@@ -128,7 +128,7 @@ def test_gzip_body_with_trailing_bytes_is_refused(stack: SearchStack, rest: byte
     assert "gzip" in reply.reason
 
 
-@pytest.mark.parametrize("limit", ["max_bodies_mb", "max_answer_mb"])
+@pytest.mark.parametrize("limit", ["max_buffered_mb", "max_answer_mb"])
 def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
     engine_url: str, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
@@ -245,7 +245,7 @@ def test_an_answer_of_a_proxy_before_the_engine_is_passed_on(
         kind = "" if request.reads_features else kind
         return Reply(status, {"content-type": "text/html"}, body) if kind in wanted else None
 
-    settings = GatewaySettings(engine="http://placeholder", port=0, default_timeout_ms=20_000)
+    settings = GatewaySettings(engine="http://placeholder", port=0, scoring_timeout_ms=20_000)
     with relay(stack.engine) as between:
         between.before = before
         of_relay = settings.model_copy(update={"engine": between.url})

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from es_ttc.serving.features.scores import relative_scores
+from es_ttc.serving.features.scores import scaled_scores
 from es_ttc.serving.rescore.ranking import pinned_count, rank
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack
@@ -134,7 +134,7 @@ def test_documents_that_the_query_scores_0_never_rise(stack: SearchStack, query:
 def test_which_documents_are_pinned(scores: list[float], count: int) -> None:
     first = np.array(scores, np.float32)
     assert pinned_count(first) == count
-    shown = relative_scores(first, count, 0)
+    shown = scaled_scores(first, count, 0)
     assert (shown[count:] / max(shown.max(initial=0), 1e-9) >= 0).all()
     assert float(shown.max(initial=0)) <= 1e12
 

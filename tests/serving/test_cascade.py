@@ -187,7 +187,7 @@ def test_a_reranker_is_a_signal_of_blend(stack: SearchStack) -> None:
     reply = search(stack.gateway, stack, body)
     told = reply.json()["ttc"]
     assert (told["applied"], told["method"]) == (True, "blend>rr")
-    assert told["items"][1]["walk"]["reranker"] == "msmarco-minilm"
+    assert told["items"][1]["strategy"]["reranker"] == "msmarco-minilm"
     steps = {hit["_id"]: hit["_ttc"]["items"][1] for hit in reply.json()["hits"]["hits"][:8]}
 
     def z(values: list[float]) -> Any:
@@ -202,5 +202,5 @@ def test_a_reranker_is_a_signal_of_blend(stack: SearchStack) -> None:
 
 def test_rr_without_settings_judges_by_the_cross_encoder(stack: SearchStack) -> None:
     told = search(stack.gateway, stack, item(48, {"method": "rr", "query_text": CATS, "timeout": "20s"})).json()["ttc"]
-    walk = told["walk"]
+    walk = told["strategy"]
     assert (told["applied"], walk["reranker"], walk["budget"], walk["spent"]) == (True, "msmarco-minilm", 20, 20)

@@ -77,7 +77,7 @@ def test_an_encoder_with_the_class_tokens_vector_is_served_as_it_is_evaluated(
     assert got == pytest.approx(in_memory(class_token, spec, method, [CATS]), abs=1e-4)
 
 
-def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
+def test_gateway_is_ready_when_encoders_of_indices_are_loaded(
     stack: SearchStack, index_name: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("es_ttc.serving.warm_up._MAX_ENCODERS", 1000)  # other tests may have indices on this node
@@ -106,7 +106,7 @@ def test_it_is_ready_when_the_encoders_of_the_indices_are_loaded(
     assert cut.identity.key in loaded
 
 
-def test_it_waits_for_an_engine_that_does_not_answer_yet(encoder: Encoder) -> None:
+def test_gateway_waits_for_an_engine_that_does_not_answer_yet(encoder: Encoder) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
     settings = GatewaySettings(engine=nobody, port=0)
@@ -149,7 +149,7 @@ def test_an_identity_is_found_again_in_the_key_of_what_it_is_cut_to(dims: int, m
         "",
     ],
 )
-def test_nothing_else_can_be_cut_to(key: str) -> None:
+def test_encoder_cannot_be_cut_to_another_identity(key: str) -> None:
     assert IDENTITY.variant(key) is None
 
 

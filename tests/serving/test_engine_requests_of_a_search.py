@@ -16,7 +16,8 @@ from es_ttc.engine.connect import connected
 from es_ttc.index.attach import attach_beside
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.settings import EngineSettings
+from es_ttc.serving.library import IndexReader, own_gateway
+from es_ttc.settings import EngineSettings, GatewaySettings
 from tests.serving.client import call
 from tests.serving.conftest import make_index
 from tests.serving.corpus import corpus
@@ -112,9 +113,30 @@ def test_a_search_costs_the_requests_that_the_table_says(indexed: tuple[str, str
     found = {}
     for name, body in SEARCHES.items():
         searched = f"{index}-source" if name.startswith("side index") else index
-        with relay(engine) as seen, gateway_to(seen.url, encoder, default_timeout_ms=60_000) as gateway:
+        with relay(engine) as seen, gateway_to(seen.url, encoder, scoring_timeout_ms=60_000) as gateway:
             send(gateway, searched, {"query": {"match_all": {}}})  # what a gateway learns of its engine once
             first = counted(seen, gateway, searched, body)
             found[name] = (first, min(counted(seen, gateway, searched, body) for _ in range(3)))
     rows = re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \|", ARCHITECTURE.read_text(), re.MULTILINE)
     assert found == {name: (int(first), int(warm)) for name, first, warm in rows}
+
+
+async def test_research_reads_the_windows_of_several_queries_in_few_requests(
+    indexed: tuple[str, str], encoder: Encoder
+) -> None:
+    engine, index = indexed
+    texts = ["cat drinks milk", "the farmer watches", "rain"]
+    for searched, sent in (
+        (index, ["/{0}/_msearch"] * 3),
+        (f"{index}-source", ["/_msearch"] * 2 + ["/{0}/_msearch"] * 4),
+    ):
+        with relay(engine) as seen:
+            settings = GatewaySettings(engine=seen.url, encoder=encoder.identity.key)
+            async with own_gateway(settings, encoder) as gateway:
+                await gateway.upstream.product()
+                reader = IndexReader(gateway, gateway.upstream.gateway_caller(searched), encoder)
+                queries = [await reader.encoded(text) for text in texts]
+                windows = await reader.windows(queries, ["text"], 5, lambda _: None)
+            assert sum(len(window.hits) - window.first for window in windows) > 0
+            found = sorted(one.target.partition("?")[0] for one in seen.passed if "_msearch" in one.target)
+            assert found == [target.format(searched) for target in sent]

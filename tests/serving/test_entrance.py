@@ -14,8 +14,8 @@ from pydantic import SecretStr
 
 from es_ttc.errors import ConfigurationError, TooManyRequests
 from es_ttc.playground import playground_routes
-from es_ttc.serving.entrance import AdminToken
-from es_ttc.serving.http.caller import CallerLimits
+from es_ttc.serving.admission import AdminToken, Admission
+from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.server import running_gateway, server_certificate
 from es_ttc.settings import GatewaySettings
@@ -76,7 +76,7 @@ def test_the_admin_token_is_asked_below_the_gateways_own_paths(opensearch_url: s
         encoder="minilm@onnx",
         admin_token=SecretStr("opens it"),
         model_token=SecretStr("scores"),
-        admin_open=("health", "ready", "openapi.json"),
+        admin_public=("health", "ready", "openapi.json"),
     )
     admin, model = {"Authorization": "Bearer opens it"}, {"Authorization": "Bearer scores"}
     tokens: list[dict[str, str]] = [{}, admin, model]
@@ -131,6 +131,14 @@ def test_admin_token_is_read_from_its_header_and_removed() -> None:
     assert admin.without([(b"authorization", b"Bearer opens it")]) == []
     assert not admin.admits("/_ttc/jobs", [(b"x-ttc-token", b"opens i"), (b"authorization", b"opens it")])
     assert admin.admits("/_ttc/health", [])
+
+
+def test_admission_of_probes_ignores_the_host_and_not_the_token() -> None:
+    elsewhere = [(b"host", b"10.0.0.7:9280")]
+    assert Admission(["search.example.org"], (), None).refusal("/_ttc/health", elsewhere) is None
+    admin = AdminToken(SecretStr("opens it"), frozenset({"/_ttc/ready"}))
+    refusals = [Admission((), (), admin).refusal(path, elsewhere) for path in ("/_ttc/ready", "/_ttc/health", "/shop")]
+    assert [error and error.status for error in refusals] == [None, 401, None]
 
 
 def test_hosts_and_origins(opensearch_url: str) -> None:

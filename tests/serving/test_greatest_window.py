@@ -53,7 +53,7 @@ def test_window_of_ten_thousand_documents_is_rescored(
     body = {"query": {"match_all": {}}, "rescore": rescore}
     for memory_mb in (512, 1):  # one window of pooled vectors is 15 MB
         with gateway_to(
-            opensearch_url, encoder, max_window=DOCUMENTS, default_timeout_ms=60_000, feature_cache_mb=memory_mb
+            opensearch_url, encoder, max_window=DOCUMENTS, scoring_timeout_ms=60_000, feature_cache_mb=memory_mb
         ) as gateway:
             cold, warm = (search(gateway, index_name, body | {"size": 20}) for _ in range(2))
             last = search(gateway, index_name, body | {"from": DOCUMENTS - 20, "size": 20})

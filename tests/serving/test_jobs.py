@@ -97,6 +97,6 @@ def test_a_record_of_a_newer_release_does_not_stop_the_counts(
     assert call(engine_url, "PUT", f"/{jobs}/_doc/encode-x?refresh=true", record).status == 201
     with gateway_to(engine_url, encoder, jobs_index=jobs) as gateway:
         deadline = time.monotonic() + 20
-        while "es_ttc_jobs_seen 1.0" not in call(gateway, "GET", "/_ttc/metrics").body.decode():
+        while "es_ttc_jobs_readable 1.0" not in call(gateway, "GET", "/_ttc/metrics").body.decode():
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -79,7 +79,7 @@ def _late(url: str, models: dict[Form, Path]) -> Iterator[Late]:
     settings = GatewaySettings(
         engine=url,
         port=0,
-        default_timeout_ms=20_000,
+        scoring_timeout_ms=20_000,
         encoder=first,
         encoders=tuple(others),
         max_window=100,
@@ -212,7 +212,7 @@ def test_pooled_vectors_of_one_encoder_and_token_vectors_of_another(engine_url: 
     documents = [{"_id": str(place), "text": text, "kind": "animal"} for place, text in enumerate(DOCUMENTS)]
     spec = IndexSpec(both.identity, text_fields=("text",), tokens="nested")
     asyncio.run(fill(engine_url, index, spec, both, documents, shards=1))
-    settings = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=20_000, encoder=name)
+    settings = GatewaySettings(engine=engine_url, port=0, scoring_timeout_ms=20_000, encoder=name)
     try:
         with running_gateway(settings, load=load) as gateway:
             found = call(gateway, "POST", f"/{index}/_search", rescored(query, detail=True)).json()

@@ -17,8 +17,9 @@ from tests.conftest import PRODUCTS
 from tests.rescorers.test_learned import params_of, stump, written
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack
+from tests.serving.corpus import by_id
 from tests.serving.relay import relay
-from tests.serving.test_blend import BY_WORDS, WINDOW, blended, by_id, union_in_memory
+from tests.serving.test_blend import BY_WORDS, WINDOW, blended, union_in_memory
 from tests.support.learned import gateway_with, judged, learned_from, logged, require_served_as_logged
 
 ON_ONE_ENGINE = True

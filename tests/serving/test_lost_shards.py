@@ -126,7 +126,7 @@ def test_lost_shards_of_a_graph_leave_the_walk_partial(lossy: LossyStack, method
     lost = losing(lossy, concerned)
     told = lossy.search(body).json()["ttc"]
     assert lost
-    assert told["walk"]["graph"] == "unread"
+    assert told["strategy"]["graph"] == "unreadable"
     assert "shards did not answer" in told["reason"]
     assert told["partial"] or not told["applied"]
     lossy.relay.before = lambda _: None
@@ -169,20 +169,20 @@ def test_lost_shards_of_feedback_leave_the_plain_query(lossy: LossyStack) -> Non
     assert "shards did not answer" in told["reason"]
     lossy.relay.before = lambda _: None
     sound = lossy.search(body).json()["ttc"]
-    assert (sound["applied"], sound["kept"]) == (True, False)
+    assert (sound["applied"], sound["cached"]) == (True, False)
     assert sound["terms"]
 
 
 def test_further_searches_are_run_as_the_callers_own(lossy: LossyStack) -> None:
     """Feedback by each shard's own statistics would be that of other documents."""
     body = {"query": {"ttc": {"method": "rm3", "query_text": f"{CATS} at night", "params": {"tau": 1.0}}}}
-    assert lossy.search(body).json()["ttc"]["kept"] is False
+    assert lossy.search(body).json()["ttc"]["cached"] is False
     lossy.relay.passed.clear()
     dfs = lossy.search(body, query="?search_type=dfs_query_then_fetch").json()["ttc"]
-    assert dfs["kept"] is False
+    assert dfs["cached"] is False
     searches = [request.target for request in lossy.relay.passed if "/_search" in request.target]
     assert len(searches) > 1
     assert all("search_type=dfs_query_then_fetch" in target for target in searches)
     header = {"search_type": "dfs_query_then_fetch", "index": lossy.index}
     several = call(lossy.gateway, "POST", "/_msearch", [header, body])
-    assert several.json()["responses"][0]["ttc"]["kept"] is True
+    assert several.json()["responses"][0]["ttc"]["cached"] is True

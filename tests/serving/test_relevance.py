@@ -123,7 +123,7 @@ def group(hit: dict[str, Any]) -> str:
     return str(hit["_source"]["group"])
 
 
-def test_nothing_here_is_an_empty_page(fitted: Fitted) -> None:
+def test_min_relevance_above_all_hits_is_an_empty_page(fitted: Fitted) -> None:
     hits = asked(fitted, GIBBERISH, min_relevance=LEAST).json()["hits"]
     assert (hits["total"]["value"], hits["max_score"], hits["hits"]) == (0, None, [])
     filtered = {"query": {"bool": {"must": [{"match": {"text": CATS}}], "filter": [{"term": {"_id": "d4"}}]}}}

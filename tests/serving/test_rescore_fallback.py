@@ -83,6 +83,7 @@ def test_features_that_are_missing_leave_the_first_pass(engine_url: str, index_n
             ttc_rescore("rgs", params={"reranker": "dense"}),
             ttc_rescore(passages=2),
             ttc_rescore("maxsim"),
+            ttc_rescore("blend"),
         ]
         for rescore in [*sections, [ttc_rescore(), ttc_rescore("dense")]]:
             reply = search(stack.gateway, alias, body | {"rescore": rescore})
@@ -120,7 +121,7 @@ def test_an_encoder_that_is_loading_leaves_the_first_pass(
         go.wait(60)
         return Slow(encoder)
 
-    options = GatewaySettings(engine=engine_url, port=0, default_timeout_ms=300, encoders=("slow",))
+    options = GatewaySettings(engine=engine_url, port=0, scoring_timeout_ms=300, encoders=("slow",))
     with running_gateway(options, load=load) as gateway:
         begun.set()
         make_index(engine_url, index_name, Slow(encoder))

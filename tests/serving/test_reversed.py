@@ -157,7 +157,7 @@ def test_programs_read_documents_as_queries(
         np.testing.assert_allclose([scores[name] for name in features.ids], row - min(0, row.min()), atol=1e-4)
 
 
-def test_an_index_without_them_is_refused(
+def test_program_over_an_index_without_query_side_vectors_is_refused(
     engine_url: str, gateway: str, index_name: str, two_roles: Encoder, spec: IndexSpec
 ) -> None:
     earlier = replace(spec, reversed=False)
@@ -197,7 +197,7 @@ def score(gateway: str, frame: dict[str, Any]) -> Reply:
 
 
 @pytest.mark.processors
-def test_whoever_writes_a_document_gets_them(
+def test_query_side_vectors_are_written_by_every_writer(
     engine_url: str, gateway: str, index_name: str, two_roles: Encoder, spec: IndexSpec
 ) -> None:
     asyncio.run(follow(engine_url, index_name, spec, "now"))
@@ -219,7 +219,7 @@ def test_whoever_writes_a_document_gets_them(
         unfollow(engine_url, index_name)
 
 
-def test_attach_with_chunks_adds_them(
+def test_attach_with_chunks_adds_query_side_vectors(
     opensearch_url: str,
     gateways: PerEngine[str],
     index_name: str,
@@ -254,7 +254,7 @@ def test_attach_with_chunks_adds_them(
         capsys.readouterr()
 
 
-def test_an_evaluation_makes_them_for_the_methods_that_read_them(two_roles: Encoder, encoder: Encoder) -> None:
+def test_evaluation_makes_query_side_vectors_for_methods_that_read_them(two_roles: Encoder, encoder: Encoder) -> None:
     document = Document("d", "", TEXTS[0])
     collection = Collection("one", "test", (document,), {"q": QUERIES[0]}, {"q": {"d": 1}})
     for methods, one, chunks, made in (

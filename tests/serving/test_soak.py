@@ -8,7 +8,7 @@ from benchmarks.soak import MIX, Report, soak
 
 def test_many_clients_at_the_same_time_get_what_they_ask_for(opensearch_url: str, index_name: str) -> None:
     groups = 2
-    with gateway(opensearch_url, feature_cache_mb=8, default_timeout_ms=60_000) as running:
+    with gateway(opensearch_url, feature_cache_mb=8, scoring_timeout_ms=60_000) as running:
 
         async def run() -> Report:
             async with opened(opensearch_url) as engine:

@@ -339,7 +339,7 @@ def header(cosine_index: CosineIndex, encoder: Encoder) -> Iterator[tuple[str, s
     refused = Reply(403, {"content-type": "application/json"}, b'{"error": {"reason": "no header"}, "status": 403}')
     with relay(cosine_index.stack.engine) as seen:
         seen.before = restrict
-        with gateway_to(seen.url, encoder, default_timeout_ms=60_000, jobs_metrics_seconds=0) as gateway:
+        with gateway_to(seen.url, encoder, scoring_timeout_ms=60_000, jobs_metrics_seconds=0) as gateway:
             yield gateway, cosine_index.stack.index
 
 

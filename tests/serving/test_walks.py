@@ -179,14 +179,14 @@ def test_documents_that_the_query_misses_are_found_and_shown_as_any_other(
     assert scores == sorted(scores, reverse=True)
     assert answer["hits"]["max_score"] == scores[0]
     assert summary["applied"]
-    assert summary["walk"]["spent"] == sum(map(len, sound.asked)) <= 40
+    assert summary["strategy"]["spent"] == sum(map(len, sound.asked)) <= 40
     outside = [hit for hit in hits if hit["_ttc"]["first_pass_rank"] is None]
     if method == "rr":
         assert not outside
         assert summary["scored"] == 10
         return
     assert outside
-    assert summary["walk"]["outside"] >= len(outside)
+    assert summary["strategy"]["outside"] >= len(outside)
     for hit in hits:
         assert hit["_explanation"]["value"] == hit["_score"]
         assert set(hit["_source"]) <= {"title"}
@@ -197,9 +197,9 @@ def test_documents_that_the_query_misses_are_found_and_shown_as_any_other(
     assert milk
     assert all("<em>milk</em>" in hit["highlight"]["text"][0] for hit in milk)
     best = max(liked(f"{one['title']} {one['text']}") for one in texts(walking))
-    assert summary["walk"]["calls"][0].keys() >= {"_id", "score"}
-    assert [one["_id"] for one in summary["walk"]["calls"] if "from" in one]
-    assert max(one["score"] for one in summary["walk"]["calls"]) == pytest.approx(
+    assert summary["strategy"]["calls"][0].keys() >= {"_id", "score"}
+    assert [one["_id"] for one in summary["strategy"]["calls"] if "from" in one]
+    assert max(one["score"] for one in summary["strategy"]["calls"]) == pytest.approx(
         min(best, hits[0]["_score"]), abs=1e-5
     )
 
@@ -213,7 +213,7 @@ def test_pages_follow_each_other_without_a_gap(walking: SearchStack, sound: Judg
     section = {"query_text": "pages of trouts"}
     everything = {"bool": {"should": [TROUT, {"match_all": {}}]}}
     whole = walk(walking, query=everything, size=60, ttc=section)
-    assert told(whole)["walk"]["outside"] == 0 or len(whole.ids) == 60
+    assert told(whole)["strategy"]["outside"] == 0 or len(whole.ids) == 60
     calls = len(sound.asked)
     pages = []
     for start in range(0, 63, 7):
@@ -249,7 +249,7 @@ def test_groups_are_decided_by_the_walks_order(
     for start in range(0, groups, size):
         page = {**body, "size": size, "from": start, "collapse": {"field": field}}
         reply = call(walking.gateway, "POST", f"/{walking.index}/_search", page)
-        outside = max(outside, told(reply)["walk"]["outside"])
+        outside = max(outside, told(reply)["strategy"]["outside"])
         hits += reply.json()["hits"]["hits"]
     assert outside > 0 or size > 6
     assert {hit["fields"][field][0]: hit["_id"] for hit in hits} == expected
@@ -271,7 +271,7 @@ def test_a_method_of_this_project_judges_by_stored_features(walking: SearchStack
     reply = walk(walking, size=20, params={"reranker": "spectral"}, ttc={"query_text": "a bee sings before rain"})
     summary = told(reply)
     assert summary["encoder"]
-    assert summary["walk"]["outside"] > 0
+    assert summary["strategy"]["outside"] > 0
     window = {"window_size": 60, "ttc": {"method": "spectral", "query_text": "a bee sings before rain"}}
     everything = {"bool": {"should": [TROUT, {"match_all": {}}]}}
     body = {"query": everything, "size": 60, "rescore": window}
@@ -286,8 +286,8 @@ def test_a_method_of_this_project_judges_by_stored_features(walking: SearchStack
     section = {"method": "slidegar", "query_text": "a bee sings", "params": params}
     body = {"query": TROUT, "rescore": {"window_size": 10, "ttc": section}}
     found = told(call(walking.gateway, "POST", f"/{walking.index}/_search", body))
-    assert found["walk"]["outside"] > 0
-    assert found["walk"]["spent"] <= 40
+    assert found["strategy"]["outside"] > 0
+    assert found["strategy"]["spent"] <= 40
 
 
 @on_both
@@ -295,14 +295,14 @@ def test_a_filtered_alias_hides_its_documents_from_answer_and_walk(walking: Sear
     free = told(walk(walking, ttc={"detail": True}, params={"budget": 60}))
     assert any("The bee" in text for documents in sound.asked for text in documents)
     hidden = {one["_id"] for one in all_hits(walking) if "bee" in one["_source"]["title"].lower()}
-    assert hidden & {one["_id"] for one in free["walk"]["calls"]}
+    assert hidden & {one["_id"] for one in free["strategy"]["calls"]}
     sound.asked.clear()
     reply = walk(walking, f"{walking.index}-a", ttc={"detail": True}, params={"budget": 60}, size=50)
     summary = told(reply)
-    assert summary["walk"]["outside"] > 0
+    assert summary["strategy"]["outside"] > 0
     assert not any("The bee" in text for documents in sound.asked for text in documents)
     assert not hidden & set(reply.ids)
-    calls = summary["walk"]["calls"]
+    calls = summary["strategy"]["calls"]
     assert not hidden & ({one["_id"] for one in calls} | {one.get("from") for one in calls})
     assert not any(identifier.encode() + b'"' in reply.body for identifier in sorted(hidden))
 
@@ -332,7 +332,7 @@ def test_walk_shows_only_documents_that_match_filters(
     walking: SearchStack, sound: Judge, bound: dict[str, Any]
 ) -> None:
     reply = walk(walking, size=40, _source=["number"], **bound)
-    assert told(reply)["walk"]["outside"] > 0
+    assert told(reply)["strategy"]["outside"] > 0
     assert all(hit["_source"]["number"] >= 10 for hit in reply.json()["hits"]["hits"])
 
 
@@ -344,9 +344,9 @@ def test_a_failing_reranker_leaves_what_was_ranked_so_far(walking: SearchStack, 
     assert summary["applied"]
     assert summary["partial"]
     assert summary["reason"]
-    assert summary["walk"]["stopped"] == "failed"
+    assert summary["strategy"]["stopped"] == "failed"
     assert 5 <= summary["scored"] <= 10
-    assert summary["walk"]["spent"] <= 40
+    assert summary["strategy"]["spent"] <= 40
     assert reply.headers["x-ttc-applied"] == "true"
     scores = [hit["_score"] for hit in reply.json()["hits"]["hits"]]
     assert len(scores) >= 10
@@ -381,14 +381,14 @@ def test_walk_reports_the_cost_of_the_reranker_and_stops_at_its_bound(
     bound = {**section, "params": {**params, "max_tokens": most}}
     answer = call(walking.gateway, "POST", f"/{walking.index}/_search", {**body, "rescore": {"ttc": bound}})
     cheap = told(answer)
-    assert cheap["walk"]["cost"] == {"calls": calls, "prompt_tokens": 100 * calls}
-    assert (cheap["walk"]["stopped"], cheap["scored"], cheap["walk"]["spent"]) == ("cost", 5 * calls, 5 * calls)
+    assert cheap["strategy"]["cost"] == {"calls": calls, "prompt_tokens": 100 * calls}
+    assert (cheap["strategy"]["stopped"], cheap["scored"], cheap["strategy"]["spent"]) == ("cost", 5 * calls, 5 * calls)
     assert cheap["applied"]
     assert "partial" not in cheap
-    whole = told(call(walking.gateway, "POST", f"/{walking.index}/_search", body))["walk"]
+    whole = told(call(walking.gateway, "POST", f"/{walking.index}/_search", body))["strategy"]
     rest = len(sound.asked) - calls
     assert whole["cost"] == {"calls": rest, "prompt_tokens": 100 * rest}
-    again = told(call(walking.gateway, "POST", f"/{walking.index}/_search", body))["walk"]
+    again = told(call(walking.gateway, "POST", f"/{walking.index}/_search", body))["strategy"]
     assert again["cost"] == {"calls": 0}  # all of it was remembered
 
 
@@ -409,10 +409,10 @@ def test_neighbours_that_no_longer_exist_are_passed_over(walking: SearchStack, s
     try:
         reply = walk(walking, params={"budget": 60}, ttc={"detail": True})
         summary = told(reply)
-        assert summary["walk"]["outside"] > 0
+        assert summary["strategy"]["outside"] > 0
         assert "partial" not in summary
-        assert not any(one["_id"].startswith("ghost") for one in summary["walk"]["calls"])
-        assert len(summary["walk"]["calls"]) == len({one["_id"] for one in summary["walk"]["calls"]})
+        assert not any(one["_id"].startswith("ghost") for one in summary["strategy"]["calls"])
+        assert len(summary["strategy"]["calls"]) == len({one["_id"] for one in summary["strategy"]["calls"]})
     finally:
         asyncio.run(_with(walking.engine, lambda engine: write_nodes(engine, graph, before)))
         call(walking.engine, "POST", f"/{graph}/_refresh")
@@ -432,7 +432,7 @@ def test_a_missing_graph_is_told_and_a_half_built_one_leaves_the_first_pass_rera
     assert not sound.asked  # nothing was paid for it
     both = walk(walking, f"{walking.index},{index_name}", size=40)
     assert told(both)["partial"]
-    assert told(both)["walk"]["outside"] > 0
+    assert told(both)["strategy"]["outside"] > 0
 
     def stop(so_far: BuildProgress) -> None:
         if so_far.doing == "finding neighbours" and so_far.done:
@@ -444,7 +444,7 @@ def test_a_missing_graph_is_told_and_a_half_built_one_leaves_the_first_pass_rera
         reply = walk(walking, index_name)
         summary = told(reply)
         assert (summary["applied"], summary["partial"], summary["scored"]) == (True, True, 10)
-        assert summary["walk"] | {"graph": "missing", "outside": 0} == summary["walk"]
+        assert summary["strategy"] | {"graph": "missing", "outside": 0} == summary["strategy"]
         assert f"`es-ttc graph build {index_name}`" in summary["reason"]
     finally:
         asyncio.run(_with(walking.engine, lambda engine: delete_graphs(engine, index_name)))
@@ -476,10 +476,10 @@ def test_an_msearch_walks_too(walking: SearchStack, sound: Judge) -> None:
     ]
     reply = call(walking.gateway, "POST", "/_msearch", lines)
     first, plain, filtered = reply.json()["responses"]
-    assert first["ttc"]["walk"]["outside"] > 0
+    assert first["ttc"]["strategy"]["outside"] > 0
     assert "ttc" not in plain
     titles = [hit["_source"]["title"] for hit in filtered["hits"]["hits"]]
-    assert filtered["ttc"]["walk"]["outside"] > 0
+    assert filtered["ttc"]["strategy"]["outside"] > 0
     assert not any("bee" in title for title in titles)
 
 
@@ -508,8 +508,8 @@ def test_an_index_that_people_use_is_walked_through_by_its_side_index(
         for reranker in ("judge", "spectral"):
             reply = walk(walking, index_name, params={"reranker": reranker}, ttc={"query_text": "a bee sings"})
             summary = told(reply)
-            assert summary["walk"]["graph"] == "read"
-            assert summary["walk"]["outside"] > 0
+            assert summary["strategy"]["graph"] == "read"
+            assert summary["strategy"]["outside"] > 0
             assert "partial" not in summary
         assert any("The bee" in text for documents in sound.asked for text in documents)
         hidden = call(walking.engine, "GET", "/_cat/indices?format=json&h=index").json()

@@ -120,15 +120,15 @@ def test_two_workers_are_one_gateway(opensearch_url: str, index_name: str, encod
         until(lambda: ready(url))
 
         second, searches = workers_of(process), Searches(url, index_name)
-        assert call(url, "GET", "/_ttc/").json()["default_timeout_ms"] == 1000
-        (tmp_path / "es-ttc.toml").write_text("default_timeout_ms = 1500\nport = 1\n")
+        assert call(url, "GET", "/_ttc/").json()["scoring_timeout_ms"] == 1000
+        (tmp_path / "es-ttc.toml").write_text("scoring_timeout_ms = 1500\nport = 1\n")
         with searches.running():
             process.send_signal(signal.SIGHUP)
             until(lambda: len(workers_of(process)) == 2 and not workers_of(process) & second)
         assert set(searches.outcomes) == {"applied"}, "replacing loses nothing, and nobody waits for an encoder"
-        assert call(url, "GET", "/_ttc/").json()["default_timeout_ms"] == 1500, "settings are read again"
+        assert call(url, "GET", "/_ttc/").json()["scoring_timeout_ms"] == 1500, "settings are read again"
 
-        (tmp_path / "es-ttc.toml").write_text("default_timeout_ms = -1\n")
+        (tmp_path / "es-ttc.toml").write_text("scoring_timeout_ms = -1\n")
         process.send_signal(signal.SIGHUP)
         third = workers_of(process)
         time.sleep(1)
@@ -215,8 +215,8 @@ def test_a_client_with_one_connection_gets_what_the_limit_says(
 
 
 def test_limits_are_divided_among_workers() -> None:
-    settings = GatewaySettings(workers=4, max_concurrent_requests=256, max_bodies_mb=512)
+    settings = GatewaySettings(workers=4, max_concurrent_requests=256, max_buffered_mb=512)
     own = share_of(settings)
     assert (own.max_concurrent_requests, own.max_connections) == (64, 1024)
-    assert own.max_bodies_mb == 128
-    assert share_of(settings.model_copy(update={"max_bodies_mb": 200})).max_bodies_mb == 100
+    assert own.max_buffered_mb == 128
+    assert share_of(settings.model_copy(update={"max_buffered_mb": 200})).max_buffered_mb == 100

@@ -26,5 +26,5 @@ def gateway_to(
             raise RuntimeError(f"no encoder is needed, and [{name}] is to be loaded")
         return encoder
 
-    chosen = GatewaySettings(engine=engine, **{"port": 0, "default_timeout_ms": 20_000, **settings})
+    chosen = GatewaySettings(engine=engine, **{"port": 0, "scoring_timeout_ms": 20_000, **settings})
     return running_gateway(chosen, load=load, further=further)

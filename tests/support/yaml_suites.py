@@ -260,7 +260,7 @@ def main(product: str, only: str) -> None:
     suite, counts, unexpected = Suite(product), Counter[str](), 0
     with (
         started(PRODUCTS[product](), name=f"yaml-{product}") as node,
-        gateway_to(node.url, encoder, default_timeout_ms=60_000) as gateway,
+        gateway_to(node.url, encoder, scoring_timeout_ms=60_000) as gateway,
     ):
         for name, steps in suite.sections(only):
             section = Section(suite, node.url, gateway, encoder).run(steps)

@@ -19,7 +19,7 @@ def problem(kind: str, n: int, d: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize(("kind", "n", "d"), SHAPES)
-def test_it_is_the_solver_in_numpy(kind: str, n: int, d: int) -> None:
+def test_torch_fista_equals_the_numpy_solver(kind: str, n: int, d: int) -> None:
     documents, queries = problem(kind, n, d)
     bound = bound_of(documents.numpy(), 0.05)
     assert float(lipschitz(documents, 0.05)) == pytest.approx(bound)
@@ -29,7 +29,7 @@ def test_it_is_the_solver_in_numpy(kind: str, n: int, d: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "n", "d"), SHAPES)
-def test_it_goes_to_the_exact_solution(kind: str, n: int, d: int) -> None:
+def test_torch_fista_converges_to_the_exact_solution(kind: str, n: int, d: int) -> None:
     documents, queries = problem(kind, n, d)
     x = unrolled(documents, queries, 0.05, 0.1, steps=4000).numpy()
     exact = [solve(Dictionary.of(documents.numpy()), query, Penalty(0.05, 0.1)).x for query in queries.numpy()]
@@ -37,7 +37,7 @@ def test_it_goes_to_the_exact_solution(kind: str, n: int, d: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["general", "alike"])
-def test_its_gradient_is_the_numerical_one(kind: str) -> None:
+def test_torch_fista_gradient_is_numerical(kind: str) -> None:
     documents, queries = (one.requires_grad_() for one in problem(kind, 6, 4))
     penalties = torch.tensor([0.03, 0.07], dtype=torch.float64, requires_grad=True)
     bound = lipschitz(documents, 0.07)
@@ -50,7 +50,7 @@ def test_its_gradient_is_the_numerical_one(kind: str) -> None:
     assert torch.autograd.gradcheck(solved, (documents, queries, penalties))
 
 
-def test_its_gradient_is_that_of_the_exact_solution() -> None:
+def test_torch_fista_gradient_is_that_of_the_exact_solution() -> None:
     """The implicit function theorem on the selection: dx = H^-1 (dD q - ...), here by differences of exact solves."""
     documents, queries = problem("general", 8, 5)
     queries = queries[:1].requires_grad_()

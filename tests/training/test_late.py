@@ -105,7 +105,7 @@ def test_a_trained_late_model_loads_in_its_own_library(trained: dict[str, Any]) 
         np.testing.assert_allclose(sums, expected[place], atol=1e-4)
 
 
-def test_it_is_evaluated_in_memory(trained: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_trained_late_model_is_evaluated_in_memory(trained: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     """The figure is the one that the epoch was chosen by, as all documents are in the pool."""
     arguments = ["--methods", "bm25,maxsim,blend", "--split", "valid", "--window", "all", "--codec", "float16"]
     name = f"{trained['out']}@torch:float32"

@@ -245,7 +245,7 @@ def require_served(engine: str, index: str, folder: Path, base: Encoder) -> None
     """Search through a gateway with an adapter: cosines, blend's order and its scores are those in memory."""
     adapted = QueryAdapter.read(folder, folder, "adapter").over(base)
     documents = base.encode([f"{tool}: {text}" for tool, text in TOOLS.items()], tokens=False).pooled
-    settings = GatewaySettings(engine=engine, port=0, default_timeout_ms=20_000, query_adapters={index: folder})
+    settings = GatewaySettings(engine=engine, port=0, scoring_timeout_ms=20_000, query_adapters={index: folder})
     queries = Collection(index, "asked", (), {text: text for text in ASKED}, {text: {} for text in ASKED})
     source, keep = IndexSource(index, settings, lambda _: base), folder.with_name("kept")
     pools = collect_from_index(queries, source)
@@ -280,7 +280,7 @@ def require_tried(
 ) -> None:
     """Search through a gateway with an adapter on trial: pages are one draft of both rankings, as the file says."""
     settings = GatewaySettings(
-        engine=engine, port=0, default_timeout_ms=20_000, query_adapters={index: folder}, trial_log=file, trial_share=1
+        engine=engine, port=0, scoring_timeout_ms=20_000, query_adapters={index: folder}, trial_log=file, trial_share=1
     )
     with running_gateway(settings, load=lambda _name, _folder: base) as gateway:
         for number, text in enumerate(ASKED, 1):

@@ -6,16 +6,11 @@ from hypothesis.extra import numpy as hnp
 
 from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import CODECS, Codec, Float32
+from tests.rescorers.windows import unit_rows
 
 matrices = hnp.arrays(
     np.float32, hnp.array_shapes(min_dims=2, max_dims=2, min_side=0, max_side=12), elements=st.floats(-1, 1, width=32)
 )
-
-
-def unit_rows(seed: int, rows: int, dims: int) -> Float32:
-    matrix = np.random.default_rng(seed).standard_normal((rows, dims)).astype(np.float32)
-    matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
-    return matrix
 
 
 @given(matrices)
@@ -43,12 +38,23 @@ def test_int8_is_within_one_step_and_keeps_each_rows_length(matrix: Float32) -> 
     np.testing.assert_allclose(np.linalg.norm(back, axis=1), np.linalg.norm(matrix, axis=1), rtol=1e-5, atol=1e-18)
 
 
-@pytest.mark.parametrize(("codec", "bytes_a_row"), [("float32", 1536), ("float16", 768), ("int8", 388)])
-def test_storage_size_and_cosine_to_the_original(codec: Codec, bytes_a_row: int) -> None:
-    matrix = unit_rows(1, 50, 384)
+@pytest.mark.parametrize(
+    ("codec", "bytes_a_row", "least"),
+    [
+        ("float32", 1536, 0.9998),
+        ("float16", 768, 0.9997),
+        ("int8", 388, 0.999),
+        ("int4", 196, 0.994),
+        ("int2", 100, 0.93),
+    ],
+)
+def test_storage_size_and_cosine_to_the_original(codec: Codec, bytes_a_row: int, least: float) -> None:
+    matrix = unit_rows(np.random.default_rng(1), 50, 384)
+    matrix[:, 3] += 2  # as real encoders have it
+    matrix /= np.linalg.norm(matrix, axis=1, keepdims=True)
     tokens = quantise(matrix, codec)
     assert tokens.nbytes == 50 * bytes_a_row
-    assert np.einsum("ij,ij->i", dequantise(tokens), matrix).min() > 0.9998
+    assert np.einsum("ij,ij->i", dequantise(tokens), matrix).min() > least
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -20,7 +20,7 @@ def test_a_rows_rotation_does_not_depend_on_the_rows_beside_it() -> None:
     np.testing.assert_array_equal(rotate(rows)[511:513], rotate(rows[511:513]))
 
 
-def test_it_is_signs_and_hadamard_transforms_of_the_first_and_the_last_components() -> None:
+def test_rotation_equals_signs_and_hadamard_transforms() -> None:
     """The transform by its definition: a Sylvester matrix over the first, then over the last power of two."""
     dims, size = 12, 8
     matrix = rotate(np.eye(dims, dtype=np.float32)).T.astype(np.float64)

@@ -14,7 +14,7 @@ from typing import Any
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
-from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
+from es_ttc.errors import EncoderError, EncoderMismatch, EngineUnavailable, InvalidRequest
 from es_ttc.index.attach.source import (
     DocumentVersion,
     SourceTextReader,
@@ -24,7 +24,7 @@ from es_ttc.index.attach.source import (
 )
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, Target, WriteKind
 from es_ttc.index.ingest.compose import FieldSpan, compose, content_hash
-from es_ttc.index.ingest.encode import document_features, encode_apart, feature_fields
+from es_ttc.index.ingest.encode import encode_apart, feature_fields, features_apart
 from es_ttc.index.ingest.failures import cause_of
 from es_ttc.index.mappings.attached import FAILED
 from es_ttc.index.mappings.fields import EMPTY, READY
@@ -310,15 +310,13 @@ def encode_items(
             items.append(FeatureWrite(version, mark, WriteKind.RENEWAL, {}))
         else:
             changed.append((version, mark, text, spans, digest))
-    done, refused = encode_apart([(text, spans) for _, _, text, spans, _ in changed], spec, encoder)
-    for part, encoded in done:
-        some = changed[part.start : part.stop]
-        features = document_features(encoded, [spans for *_, spans, _ in some], [digest for *_, digest in some], spec)
-        items += [
-            FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec))
-            for (version, mark, *_), own in zip(some, features, strict=True)
-        ]
-    items += [_failure(changed[position][0], changed[position][1], str(error)) for position, error in refused]
+    composed, digests = [(text, spans) for _, _, text, spans, _ in changed], [digest for *_, digest in changed]
+    encoded = features_apart(encode_apart(composed, spec, encoder), composed, digests, spec)
+    for (version, mark, *_), own in zip(changed, encoded, strict=True):
+        if isinstance(own, EncoderError):
+            items.append(_failure(version, mark, str(own)))
+        else:
+            items.append(FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec)))
     return items
 
 

@@ -114,6 +114,23 @@ def encode_apart(
     return done, refused
 
 
+def features_apart(
+    apart: tuple[Sequence[tuple[range, Encoded]], Sequence[tuple[int, EncoderError]]],
+    composed: Sequence[Composed],
+    hashes: Sequence[str],
+    spec: IndexSpec,
+) -> list[DocumentFeatures | EncoderError]:
+    """Return the features of each of some texts after :func:`encode_apart`, or why it cannot be encoded, in order."""
+    done, refused = apart
+    results: dict[int, DocumentFeatures | EncoderError] = dict(refused)
+    for part, encoded in done:
+        some = slice(part.start, part.stop)
+        results.update(
+            zip(part, document_features(encoded, [own for _, own in composed[some]], hashes[some], spec), strict=True)
+        )
+    return [results[position] for position in range(len(composed))]
+
+
 def document_features(
     encoded: Encoded, spans: Sequence[Sequence[FieldSpan]], hashes: Sequence[str], spec: IndexSpec
 ) -> list[DocumentFeatures]:

@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, Self, TypeAlias, TypeVar, cast
 from es_ttc.common.parent_process import end_with_parent
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderError, EncoderMismatch
-from es_ttc.index.ingest.encode import action_lines, document_features, encode_apart
+from es_ttc.index.ingest.encode import action_lines, encode_apart, features_apart
 from es_ttc.index.ingest.prepare import Prepared
 from es_ttc.index.mappings.spec import IndexSpec
 
@@ -152,19 +152,19 @@ class PartEncoders:
 
 def encode_part(layout: PartLayout, encoder: Encoder, turn: Lock, part: Sequence[Prepared]) -> EncodedPart:
     """Encode and pack a part."""
-    spec = layout.spec
+    spec, composed = layout.spec, [(each.text, each.spans) for each in part]
     with turn:
         begun = time.monotonic()
-        done, refused = encode_apart([(each.text, each.spans) for each in part], spec, encoder)
+        apart = encode_apart(composed, spec, encoder)
         seconds = time.monotonic() - begun
-    documents: dict[int, DocumentLines | EncoderError] = dict(refused)
-    for positions, encoded in done:
-        some = part[positions.start : positions.stop]
-        features = document_features(encoded, [each.spans for each in some], [each.hash for each in some], spec)
-        for position, each, own in zip(positions, some, features, strict=True):
-            lines = action_lines(each.id, each.source, each.digest, own, spec, layout.key)
-            documents[position] = DocumentLines(lines, own.pooled is None, own.truncated)
-    return EncodedPart([documents[position] for position in range(len(part))], seconds)
+    documents: list[DocumentLines | EncoderError] = []
+    for each, own in zip(part, features_apart(apart, composed, [each.hash for each in part], spec), strict=True):
+        if isinstance(own, EncoderError):
+            documents.append(own)
+            continue
+        lines = action_lines(each.id, each.source, each.digest, own, spec, layout.key)
+        documents.append(DocumentLines(lines, own.pooled is None, own.truncated))
+    return EncodedPart(documents, seconds)
 
 
 def _encode_in_child(idle: SimpleQueue[EncodeProcess], part: Sequence[Prepared]) -> EncodedPart:

@@ -22,8 +22,8 @@ from es_ttc.reranking.strategies.base import PartialScores
 from es_ttc.rescorers.blend.normalise import z_scores
 from es_ttc.rescorers.blend.rescorer import RERANKER_WEIGHT
 from es_ttc.rescorers.blend.weights import DEFAULT_SIGNALS
-from es_ttc.serving.adaptive.walk import passage_of
 from es_ttc.serving.gateway import rerankers_of
+from es_ttc.serving.strategies.walk import passage_of
 from es_ttc.settings import GatewaySettings
 from es_ttc.vectors.tokens import Float32, Float64
 

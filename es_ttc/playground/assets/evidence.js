@@ -26,7 +26,7 @@ export function Evidence({ hit, request, response: { ttc }, index }) {
     ${signals && h(Signals, { signals, method, counts: weight !== 0 })}
     ${coefficient !== undefined && h(Selection, { hit })}
     ${matched && h(Phrases, { matched, expansion: (ttc?.query ?? ttc)?.expansion ?? [] })}
-    ${ttc?.walk?.calls && h(WalkPath, { hit, walk: ttc.walk, calls: ttc.walk.calls })}
+    ${ttc?.strategy?.calls && h(WalkPath, { hit, walk: ttc.strategy, calls: ttc.strategy.calls })}
     ${map ? h(HeatMap, { hit, map, late }) : h(Plain, { hit, index, why: ttc?.map?.reason })}
     ${Object.keys(rest).length > 0 && details}
   </div>`;

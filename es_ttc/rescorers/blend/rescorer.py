@@ -163,7 +163,7 @@ class BlendRescorer:
         """
         summary = signals_summary(params.names, self.needs(params), query, window)
         read = 1.0 if params.signals is not None else share_read(window)
-        return summary if read == 1 else {**summary, "read": round(read, 4)}
+        return summary if read == 1 else {**summary, "encoded_share": round(read, 4)}
 
 
 def shown_mean(shares: Mapping[SignalName, Float32], normalise: Normalisation) -> Float32:

@@ -84,7 +84,7 @@ def signals_summary(
     taken = [name for name in names if has_signal(name, query, window)]
     summary: dict[str, Any] = {"signals": taken}
     if lacking := [name for name in names if name not in taken]:
-        summary["lacking"] = lacking
+        summary["missing_signals"] = lacking
     without = int((~documents_with(needs - {Feature.FIRST_PASS}, window)).sum())
     return {**summary, "without_features": without} if without else summary
 

@@ -1,10 +1,8 @@
 """What the gateway's own endpoints share: tokens, JSON bodies and answers, limits, and the engine as the caller."""
 
-import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from pydantic import SecretStr
@@ -54,9 +52,13 @@ def carries(authorization: str, token: SecretStr) -> bool:
     return hmac.compare_digest(authorization.encode(errors="replace"), expected)
 
 
-async def json_object(request: Request, most: int, offload: Offload) -> dict[str, Any]:
+def received(request: Request) -> RawRequest:
+    """Return a request of an endpoint as it was received."""
+    return RawRequest(request.scope, request.receive)
+
+
+async def json_object(incoming: RawRequest, most: int, offload: Offload) -> dict[str, Any]:
     """Return the JSON object in a body of at most some bytes, also when it is decompressed."""
-    incoming = RawRequest(request.scope, request.receive)
     kind = incoming.header(b"content-type").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise NotJson(f"Content-Type header [{kind}] is not supported: send application/json")
@@ -65,31 +67,6 @@ async def json_object(request: Request, most: int, offload: Offload) -> dict[str
     if text is None:
         raise InvalidRequest("the body's Content-Encoding is unknown: send gzip, or no encoding")
     return await offload.run(len(text), jsonio.loads_object, text, "the body")
-
-
-@asynccontextmanager
-async def ended_by_disconnect(request: Request) -> AsyncIterator[None]:
-    """Cancel the work of the context when the client disconnects; the request's body has been read."""
-    worker, gone = asyncio.current_task(), False
-
-    async def watch() -> None:
-        nonlocal gone
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        gone = True
-        if worker is not None:
-            worker.cancel()
-
-    watcher = asyncio.create_task(watch())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not gone or worker is None:
-            raise
-        worker.uncancel()
-        raise ClientDisconnected from None
-    finally:
-        watcher.cancel()
 
 
 def json_response(request: Request, data: object, status: int = 200) -> Response:

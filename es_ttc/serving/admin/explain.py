@@ -17,9 +17,9 @@ from starlette.responses import Response
 
 from es_ttc.common.validation import validated
 from es_ttc.errors import EngineError, InvalidRequest, UnknownIndex
-from es_ttc.serving.admin.endpoint import EndpointRunner, ended_by_disconnect, json_object, with_callers_errors
-from es_ttc.serving.answer_forms import Form, require_form, require_scores, require_search_answer
-from es_ttc.serving.engine import EngineClient, reason_of, require_complete
+from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, received, with_callers_errors
+from es_ttc.serving.answer_forms import Form, require_form, require_scores
+from es_ttc.serving.engine import EngineClient, reason_of
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller
@@ -126,10 +126,11 @@ class Explaining:
 
     async def _answered(self, request: Request) -> dict[str, Any]:
         """Return the explanation; what the engine refuses in the caller's search is the caller's error."""
-        asked = validated(ExplainRequest, await json_object(request, _MAX_BODY, self._gateway.offload), _KIND)
+        incoming = received(request)
+        asked = validated(ExplainRequest, await json_object(incoming, _MAX_BODY, self._gateway.offload), _KIND)
         try:
-            async with ended_by_disconnect(request):
-                with self._gateway.callers.request(RawRequest(request.scope, request.receive)):
+            async with incoming.ended_by_disconnect():
+                with self._gateway.callers.request(incoming):
                     return (await self._explained(request, asked)).model_dump()
         except EngineError as error:
             if refused := _REFUSED.get(error.upstream_status or 0):
@@ -183,7 +184,9 @@ class Explaining:
             {**shared, "query": {"bool": {"filter": [ids], "should": some}}, "size": 1, "_source": False}
             for some in _batches([{"bool": {**clause, "_name": name}} for name, clause in named])
         ]
-        answers = await asyncio.gather(*(_matching(engine, told.index, body) for body in bodies))
+        path = _search_path(told.index)
+        searches = [engine.search_at(path, body, failing=_FAILING, in_own_words=True) for body in bodies]
+        answers = await asyncio.gather(*searches)
         found = answers[0]["hits"]["hits"]
         if not found:
             raise InvalidRequest(f"there is no document [{told.id}] in [{told.index}] that you may read")
@@ -202,7 +205,7 @@ class Explaining:
             above = float(np.nextafter(np.float32(told.first_pass_score), np.float32(np.inf)))
             counted = {"bool": {"must": [query], "filter": [after] if after else []}}
             count = {**shared, "query": counted, "min_score": above, "size": 0, "track_total_hits": True}
-            counts = await _matching(engine, told.index, count)
+            counts = await engine.search_at(path, count, failing=_FAILING, in_own_words=True)
             require_form(counts, {"hits": {"total": {"value": int}}}, _FAILING)
             told.first_pass_rank = counts["hits"]["total"]["value"] + 1
 
@@ -262,14 +265,6 @@ def _leaves(part: Any) -> int:
     if isinstance(part, list):
         return sum(map(_leaves, part))
     return len(part.split()) if isinstance(part, str) else 1
-
-
-async def _matching(engine: EngineClient, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the engine's answer to a search without a section."""
-    found = await engine.json("POST", _search_path(index), body=body, failing=_FAILING, in_own_words=True)
-    answer = require_search_answer(found, _FAILING)
-    require_complete(answer, _FAILING)
-    return answer
 
 
 def _search_path(index: str) -> bytes:
@@ -425,7 +420,7 @@ def _reasons(
         yield "it has no features of its present text: only its words count"
     elif told.rank is None and not alone["applied"] and summary["applied"]:
         yield f"alone it cannot be ranked: {alone.get('reason')}"
-    if alone.get("read", 1) < 1:
+    if alone.get("encoded_share", 1) < 1:
         yield f"the encoder has read {alone['read']:.0%} of its text"
     minimum = body_number(search.get("min_score"))
     if minimum is not None and told.first_pass_score is not None and told.first_pass_score < minimum:

@@ -23,7 +23,7 @@ from es_ttc.enrichment.jobs.record import JobState, is_encoding
 from es_ttc.enrichment.jobs.submission import JobRequest, submit_job
 from es_ttc.enrichment.proposals.plan import prompt_names
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, with_callers_errors
+from es_ttc.serving.admin.endpoint import EndpointRunner, json_object, received, with_callers_errors
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
@@ -76,7 +76,7 @@ class JobsApi:
     @_answered
     async def submit(self, request: Request, engine: Engine) -> dict[str, Any]:
         """Submit a job that enriches an index."""
-        job = validated(JobRequest, await json_object(request, _MAX_BODY, self.gateway.offload), _KIND)
+        job = validated(JobRequest, await json_object(received(request), _MAX_BODY, self.gateway.offload), _KIND)
         if job.prompt is not None and job.prompt_text is None and job.prompt not in prompt_names():
             raise InvalidRequest(
                 f"[{_KIND}.prompt] there is no prompt [{job.prompt}]"
@@ -117,7 +117,7 @@ Look = Callable[[], Awaitable[Mapping[JobKind, int]]]
 class JobMetrics:
     """Counts the pending documents of running jobs at an interval, and how long there have been any.
 
-    A look that fails (no rights, no answer in time) changes no count, and `es_ttc_jobs_seen` is 0 until one succeeds.
+    A look that fails (no rights, no answer in time) changes no count; `es_ttc_jobs_readable` is 0 until one succeeds.
     """
 
     def __init__(self, look: Look, metrics: Metrics, now: Callable[[], float] = time.monotonic) -> None:
@@ -139,14 +139,14 @@ class JobMetrics:
             async with asyncio.timeout(_LOOK_SECONDS):
                 pending = await self._look()
         except Exception as error:  # noqa: BLE001 - also a record that a newer release has written
-            self._metrics.jobs_seen.set(0)
+            self._metrics.jobs_readable.set(0)
             reason = str(error) or f"no answer within {_LOOK_SECONDS:g} s"
             if reason != self._failure:  # logged once, not at every poll
                 log.warning("jobs not counted", reason=reason)
             self._failure = reason
             return
         self._failure = ""
-        self._metrics.jobs_seen.set(1)
+        self._metrics.jobs_readable.set(1)
         now = self._now()
         for kind in JobKind:
             waiting = pending.get(kind, 0)

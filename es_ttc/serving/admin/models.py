@@ -29,10 +29,10 @@ from es_ttc.reranking.strategies.methods import AUTO, MSMARCO_MINILM
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.rescorers.blend.normalise import logistic
-from es_ttc.serving.admin.endpoint import TOKEN_HEADER, EndpointRunner, carries, ended_by_disconnect, json_object
+from es_ttc.serving.admin.endpoint import TOKEN_HEADER, EndpointRunner, carries, json_object, received
 from es_ttc.serving.features.scores import Method, Timings
 from es_ttc.serving.gateway import Gateway
-from es_ttc.serving.http.raw_request import MAX_BODY
+from es_ttc.serving.http.raw_request import MAX_BODY, RawRequest
 from es_ttc.serving.request.response import shortest
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
@@ -166,19 +166,20 @@ class ModelServer:
         """Return the vectors of texts, in OpenAI's form."""
         return await self._embedding.json(request, self._embed(request))
 
-    async def _read(self, request: Request) -> dict[str, Any]:
+    async def _read(self, incoming: RawRequest) -> dict[str, Any]:
         """Return the JSON object in the body of a request that carries a token, if one is configured."""
         tokens = [token for token in (self._settings.model_token, self._settings.admin_token) if token is not None]
-        given = (request.headers.get("authorization", ""), f"Bearer {request.headers.get(TOKEN_HEADER.decode(), '')}")
+        given = (incoming.header(b"authorization"), f"Bearer {incoming.header(TOKEN_HEADER)}")
         if tokens and not any(carries(one, token) for one in given for token in tokens):
             raise NotSignedIn(
                 "the token is missing or wrong: send `Authorization: Bearer`, and the gateway's model_token"
             )
-        return await json_object(request, MAX_BODY, self._gateway.offload)
+        return await json_object(incoming, MAX_BODY, self._gateway.offload)
 
     async def _rerank(self, request: Request) -> object:
-        body = await self._read(request)
-        async with ended_by_disconnect(request):
+        incoming = received(request)
+        body = await self._read(incoming)
+        async with incoming.ended_by_disconnect():
             return await self._reranked(parse_rerank(body))
 
     async def _reranked(self, asked: RerankRequest | TextsRequest) -> object:
@@ -249,8 +250,9 @@ class ModelServer:
         return scores
 
     async def _embed(self, request: Request) -> dict[str, object]:
-        body = await self._read(request)
-        async with ended_by_disconnect(request):
+        incoming = received(request)
+        body = await self._read(incoming)
+        async with incoming.ended_by_disconnect():
             return await self._embedded(validated(EmbeddingsRequest, body, _EMBEDDINGS))
 
     async def _embedded(self, parsed: EmbeddingsRequest) -> dict[str, object]:

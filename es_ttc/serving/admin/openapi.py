@@ -44,7 +44,7 @@ _SECURITY: Schema = {
     _ADMIN: {
         "type": "http",
         "scheme": "bearer",
-        "description": "The gateway's `admin_token`, if it has one; not for the endpoints of `admin_open`.",
+        "description": "The gateway's `admin_token`, if it has one; not for the endpoints of `admin_public`.",
     },
     _ADMIN_HEADER: {
         "type": "apiKey",
@@ -98,7 +98,7 @@ class Info(BaseModel):
     score_protocol: int = Field(description="Version of the protocol of the engines' plugin.")
     loops: Literal["compiled", "numpy"] = Field(description="What computes scores.")
     max_window: int = Field(description="Maximum of `window_size`.")
-    default_timeout_ms: float = Field(description="Timeout of a section that names none.")
+    scoring_timeout_ms: float = Field(description="Timeout of a section that names none.")
 
 
 class Health(BaseModel):
@@ -210,7 +210,7 @@ class Endpoints:
             "score_protocol": PROTOCOL_VERSION,
             "loops": "compiled" if compiled.enabled() else "numpy",
             "max_window": settings.max_window,
-            "default_timeout_ms": settings.default_timeout_ms,
+            "scoring_timeout_ms": settings.scoring_timeout_ms,
         }
         return json_response(request, answer)
 

@@ -54,7 +54,7 @@ from es_ttc.serving.features.scores import (
     Timings,
     WindowRequest,
     WindowScores,
-    relative_scores,
+    scaled_scores,
 )
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.raw_request import RawRequest
@@ -215,7 +215,7 @@ class Sidecar:
     ) -> WindowScores | MissingFeatures:
         """Return the scores of documents that the plugin reads, or the features that it must send."""
         scorer, names = self._gateway.scorer, [str(place) for place in range(len(documents.keys))]
-        bare = Window(names, relative_scores(documents.first_pass, pinned, 0))
+        bare = Window(names, scaled_scores(documents.first_pass, pinned, 0))
         prepared: PreparedWindow | MissingFeatures = without_features(bare, request)
         if method.features.encodes:
             prepared = await scorer.reader.read_sent(documents, bare, method.features, request)

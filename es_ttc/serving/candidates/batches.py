@@ -111,15 +111,15 @@ class TargetSearches:
 
 def batched(gateway: Gateway, caller: Caller, path: bytes, query_string: bytes) -> BatchedSearches[Item, Answer]:
     """Return what sends the searches of a request's retrievals: one `_msearch` for the target, one for side indices."""
-    own, side = (gateway.engine.as_caller(one) for one in (caller, gateway.attached.side_caller(caller)))
+    target, sides = gateway.engine.as_caller(caller), gateway.engine.as_caller(gateway.attached.side_caller(caller))
 
     async def msearch(items: Sequence[Item], *, of_side_index: bool) -> Sequence[Answer]:
         searches = [search for is_side, search in items if is_side == of_side_index]
         if not searches:
             return []
         if of_side_index:
-            return await side.msearch(b"/_msearch", b"", searches, failing=_FAILED)
-        return await own.msearch(path, query_string, searches, failing=_FAILED)
+            return await sides.msearch(b"/_msearch", b"", searches, failing=_FAILED)
+        return await target.msearch(path, query_string, searches, failing=_FAILED)
 
     async def send(items: Sequence[Item]) -> list[Answer]:
         parts = await asyncio.gather(msearch(items, of_side_index=False), msearch(items, of_side_index=True))

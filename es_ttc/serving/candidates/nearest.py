@@ -62,13 +62,13 @@ class SideIndexReplaced(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class KnnOptions:
-    """How vectors are searched; see :meth:`es_ttc.retrievers.base.Search.nearest`. `further` are keys of each query."""
+    """How vectors are searched; see :meth:`es_ttc.retrievers.base.Search.nearest`. `keys` are those of each query."""
 
     among: Vectors = Vectors.POOLED
     num_candidates: int = 0
     exact: bool = False
     features: frozenset[Feature] = frozenset()
-    further: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict)
 
 
 POOLED = KnnOptions()
@@ -110,17 +110,18 @@ class Neighbour(NamedTuple):
     key: DocumentKey
     cosine: float
 
-    @property
-    def place(self) -> tuple[float, str, str, str]:
-        """Its place in an order: nearest first; equal cosines by index, id and routing, as on every page."""
-        return -self.cosine, self.key.index, str(self.hit.get("_id", self.key.hash)), self.hit.get("_routing") or ""
-
 
 class Neighbours(NamedTuple):
     """Documents near to a vector; `complete` if there are no others, should there be fewer than requested."""
 
     documents: Sequence[Neighbour]
     complete: bool
+
+
+def _order(document: Neighbour) -> tuple[float, str, str, str]:
+    """Order documents nearest first; equal cosines by index, id and routing, as on every page."""
+    hit, key, cosine = document
+    return -cosine, str(hit["_index"]), str(hit.get("_id", key.hash)), hit.get("_routing") or ""
 
 
 class NearestSearch:
@@ -150,9 +151,9 @@ class NearestSearch:
         if self._target.indices.own:
             finds.append(until_k(partial(self._find_own, body, features), k, first=k))
         parts = [await finds[0]] if len(finds) == 1 else await asyncio.gather(*finds)
-        documents = sorted((one for part in parts for one in part.documents), key=lambda one: one.place)
+        documents = sorted((document for part in parts for document in part.documents), key=_order)
         if len(parts) > 1:  # a document may have vectors of its own and in a side index: the nearest one counts
-            documents = [*{DocumentId.of(one.hit): one for one in reversed(documents)}.values()][::-1]
+            documents = [*{DocumentId.of(document.hit): document for document in documents[::-1]}.values()][::-1]
         return Neighbours(documents[:k], all(part.complete for part in parts))
 
     async def _find_own(self, body: MakeBody, features: frozenset[Feature], count: int) -> Neighbours:
@@ -216,8 +217,10 @@ class _SideSearch:
         marked = [(hit, mark) for hit in hits if (mark := mark_of(hit)) is not None]
         await self._read_permitted(dict(mark for _, mark in marked))
         cosines = cosines_of([hit.get("_score") for hit, _ in marked])
-        found = zip((self._permitted[routed] for _, (routed, _) in marked), cosines, strict=True)
-        documents = [Neighbour(*permitted, cosine) for permitted, cosine in found if permitted is not None]
+        permitted = [self._permitted[routed] for _, (routed, _) in marked]
+        documents = [
+            Neighbour(*document, cosine) for document, cosine in zip(permitted, cosines, strict=True) if document
+        ]
         return Neighbours(documents, len(hits) < count or (bool(filters) and count == most))
 
     async def _read_permitted(self, marks: Mapping[RoutedId, Mark]) -> None:
@@ -241,12 +244,12 @@ class _SideSearch:
 
     async def _source_hits(self, marks: Mapping[RoutedId, Mark]) -> list[Hit]:
         """Return the hits of those documents that the source returns to the caller under the filters."""
-        found = self._matching
-        if found is None:
+        hits = self._matching
+        if hits is None:
             ids = sorted({identifier for identifier, _ in marks})
             routed = any(routing is not None for _, routing in marks)  # then several documents may have one id
-            found = await self._search_source([{"ids": {"values": ids}}], MAX_KNN_CANDIDATES if routed else len(ids))
-        return [found[document] for document in marks if document in found]
+            hits = await self._search_source([{"ids": {"values": ids}}], MAX_KNN_CANDIDATES if routed else len(ids))
+        return [hits[document] for document in marks if document in hits]
 
     async def _search_source(self, queries: Sequence[Any], size: int) -> dict[RoutedId, Hit]:
         target = self._target
@@ -262,10 +265,10 @@ async def until_k(find: Callable[[int], Awaitable[Neighbours]], k: int, *, first
     """
     count = min(first, MAX_KNN_CANDIDATES)
     while True:
-        found = await find(count)
-        complete = len(found.documents) >= k or found.complete
+        documents, no_others = await find(count)
+        complete = len(documents) >= k or no_others
         if complete or count >= MAX_KNN_CANDIDATES:
-            return Neighbours(found.documents, complete)
+            return Neighbours(documents, complete)
         count = min(_FURTHER * count, MAX_KNN_CANDIDATES)
 
 
@@ -293,10 +296,10 @@ def search_body(product: Product, vectors: Float32, k: int, filters: Sequence[An
     if len(queries) > 1:
         for query in queries:
             query.get("knn", {}).pop("k", None)  # Elasticsearch has none in a query; OpenSearch's is below the field
-        found: Body = {"query": {"dis_max": {"queries": queries}}}
+        search: Body = {"query": {"dis_max": {"queries": queries}}}
     else:
-        [found] = queries if product == "elasticsearch" and not options.exact else [{"query": queries[0]}]
-    return {**found, "size": k, "track_total_hits": False}
+        [search] = queries if product == "elasticsearch" and not options.exact else [{"query": queries[0]}]
+    return {**search, "size": k, "track_total_hits": False}
 
 
 def _query(product: Product, vector: list[float], k: int, filters: Sequence[Any], options: KnnOptions) -> Body:
@@ -307,11 +310,11 @@ def _query(product: Product, vector: list[float], k: int, filters: Sequence[Any]
         return {"bool": {"must": [_below(nested, scored)], "filter": [*filters]}}
     candidates = min(MAX_KNN_CANDIDATES, max(k, options.num_candidates)) if options.num_candidates else None
     if product == "elasticsearch":
-        knn: Body = {"field": field, "query_vector": vector, "k": k, **options.further}
+        knn: Body = {"field": field, "query_vector": vector, "k": k, **options.keys}
         knn |= {} if candidates is None else {"num_candidates": candidates}
         return {"knn": {**knn, "filter": [*filters]} if filters else knn}
     # k applies to each shard's index, `size` to the whole result
-    knn = {"vector": vector, "k": candidates or k, **options.further, **_ANYWHERE}
+    knn = {"vector": vector, "k": candidates or k, **options.keys, **_ANYWHERE}
     knn |= {"filter": all_of(filters)} if filters else {}
     return _below(nested, {"knn": {field: knn}})
 

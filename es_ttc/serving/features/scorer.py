@@ -24,7 +24,7 @@ from es_ttc.serving.features.scores import (
     WindowScores,
     checked_scores,
     first_pass_scores,
-    relative_scores,
+    scaled_scores,
 )
 from es_ttc.serving.features.window import WindowReader
 from es_ttc.serving.http.caller import Caller
@@ -72,7 +72,7 @@ class WindowScorer:
         """
         first_pass = first_pass_scores(hits)
         numbers = await self._read_numbers(hits, method, request.caller) if hits and method.fields else {}
-        relative = relative_scores(first_pass if words is None else words, pinned, joined)
+        relative = scaled_scores(first_pass if words is None else words, pinned, joined)
         bare = Window([hit.get("_id", "") for hit in hits], relative, numbers=numbers)
         if not hits or not method.features.encodes:
             prepared = without_features(bare, request)

@@ -215,7 +215,7 @@ def first_pass_scores(hits: Sequence[Mapping[str, Any]]) -> Float32:
         return np.array([hit.get("_score") or 0.0 for hit in hits], dtype=np.float32)
 
 
-def relative_scores(first_pass: Float32, pinned: int, joined: int) -> Float32:
+def scaled_scores(first_pass: Float32, pinned: int, joined: int) -> Float32:
     """Return first-pass scores as methods get them, ``(n,)``: only how they differ counts there.
 
     Pinned documents get the greatest score of the others, which would all be equal beside theirs. Very great scores are

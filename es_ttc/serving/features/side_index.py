@@ -27,7 +27,7 @@ from es_ttc.serving.features.keys import DocumentKey, RoutedId, is_mark
 from es_ttc.serving.features.locations import FeatureLocations, own_keys
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
-from es_ttc.settings import SideCredentials
+from es_ttc.settings import SideIndexAuth
 
 MARK_FIELDS = (ID, ROUTING, SOURCE, SEQ_NO, HASH, ENCODER, STATE)
 """Doc values of a side index's documents that :func:`mark_of` reads."""
@@ -52,7 +52,7 @@ class Mark:
 class FeatureLocator:
     """Finds the features of attached indices; side indices are read as the caller, or as the gateway itself."""
 
-    def __init__(self, engine: EngineClient, credentials: SideCredentials) -> None:
+    def __init__(self, engine: EngineClient, credentials: SideIndexAuth) -> None:
         self._engine = engine
         self._credentials = credentials
         self._with_sides: LruCache[str, bool] = LruCache(_MAX_REMEMBERED)

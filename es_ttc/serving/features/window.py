@@ -75,7 +75,7 @@ class WindowReader:
         that is to be found out.
         """
         located, known = await self._located(hits, features, request, encoder, located)
-        features = await self._with_roles(located, known, features, request)
+        features = await self._with_query_side_vectors(located, known, features, request)
         try:
             found, encoded = await self._read(located, known, features, request)
             replaced = _was_replaced(known, found)
@@ -105,7 +105,7 @@ class WindowReader:
         known = await self._usable(located, request, None, unsendable)
         if SkipReason.ENCODER in located.skipped.values():
             await self._encoder(located, known, request)  # raises before features of a wrong encoder are sent
-        features = await self._with_roles(located, known, features, request)
+        features = await self._with_query_side_vectors(located, known, features, request)
         started = time.perf_counter()
         found = await self._reader.window_of(known, features.stored, documents.blobs, request.caller)
         request.timings.features += _ms_since(started)
@@ -258,7 +258,7 @@ class WindowReader:
             return no_features({})
         return no_features_of(features.reader, fields - mapped, indices, attached=bool(sides))
 
-    async def _with_roles(
+    async def _with_query_side_vectors(
         self, located: FeatureLocations, known: Sequence[DocumentKey], features: FeatureNeeds, request: WindowRequest
     ) -> FeatureNeeds:
         """Return the needed features, documents as queries among them if their encoder has such vectors."""

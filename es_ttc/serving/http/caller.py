@@ -1,27 +1,17 @@
-"""Who asks: the headers that are forwarded, media types, the context of calls in a caller's name, and callers' limits.
+"""Who asks: the headers that are forwarded, media types, and the context of calls in a caller's name.
 
 A client of Elasticsearch 9 sends `application/vnd.elasticsearch+json;compatible-with=9`. OpenSearch accepts none of
 these types, and Elasticsearch 8 only `compatible-with=8` and 7.
 """
 
-import math
 import re
 import secrets
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote, unquote, urlencode
-
-from es_ttc.common.caches import LruCache
-from es_ttc.errors import TooManyRequests
-
-if TYPE_CHECKING:
-    from es_ttc.serving.http.raw_request import RawRequest
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -36,7 +26,6 @@ _HOP_BY_HOP = frozenset(
 )  # fmt: skip
 _NOT_FORWARDED = frozenset({b"host", b"expect"})
 _OF_THE_BODY = frozenset({b"content-length", b"content-encoding", b"content-type", b"accept", b"accept-encoding"})
-_CREDENTIALS = frozenset({b"authorization", b"cookie", b"es-security-runas-user", b"x-proxy-user", b"x-proxy-roles"})
 _NOT_RIGHTS = frozenset(
     {
         b"baggage", b"cf-ray", b"sentry-trace", b"traceparent", b"tracestate", b"user-agent", b"x-amzn-trace-id",
@@ -48,7 +37,6 @@ _NOT_RIGHTS = frozenset(
 _VENDOR = b"application/vnd.elasticsearch+"
 _MEDIA = (b"accept", b"content-type")
 _COMPATIBLE_WITH = re.compile(rb"(compatible-with=)(\d+)")
-_MAX_CALLERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +72,11 @@ class Caller:
     def query_string(self, **params: str) -> bytes:
         """Return the parameters of a call."""
         return urlencode({"ignore_unavailable": "true", **dict(self.params), **params}).encode()
+
+
+def first_value(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
+    """Return a header's first value, or an empty string."""
+    return next((value.decode("latin-1") for key, value in headers if key == name), "")
 
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
@@ -149,62 +142,3 @@ class CallerKeys:
         """Return the key of a caller's headers and a target."""
         parts = [target, *(part for pair in callers(headers) if pair[0] not in _NOT_RIGHTS for part in pair)]
         return blake2b(b"".join(b"%d:%b" % (len(part), part) for part in parts), key=self._key).digest()
-
-
-class CallerLimits:
-    """Limits of each caller's concurrent requests, and of the windows that are rescored for it per second; 0 for none.
-
-    A caller is who sends the same credentials, or without any the address that a request comes from. Each process of a
-    gateway counts for itself.
-    """
-
-    def __init__(self, requests: int, windows: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._requests = requests
-        self._windows = windows
-        self._clock = clock
-        self._keys = CallerKeys()
-        self._in_flight: Counter[bytes] = Counter()
-        self._allowances: LruCache[bytes, tuple[float, float]] = LruCache(_MAX_CALLERS)
-
-    @contextmanager
-    def request(self, incoming: "RawRequest") -> Iterator[None]:
-        """Count a request of a caller while it is answered."""
-        if not self._requests:
-            yield
-            return
-        key = self._key(incoming)
-        if self._in_flight[key] >= self._requests:
-            raise TooManyRequests(
-                f"this caller has {self._requests} requests that are being answered: wait for one of them "
-                "[max_caller_requests]"
-            )
-        self._in_flight[key] += 1
-        try:
-            yield
-        finally:
-            self._in_flight[key] -= 1
-            if not self._in_flight[key]:
-                del self._in_flight[key]
-
-    def windows(self, incoming: "RawRequest", count: int = 1) -> None:
-        """Count windows of one search that are to be rescored for a caller.
-
-        A search is admitted if one window is left. What its further ones take is missing for the next search.
-        """
-        if not self._windows:
-            return
-        key, now, burst = self._key(incoming), self._clock(), max(1.0, self._windows)
-        left, since = self._allowances.get(key) or (burst, now)
-        left = min(burst, left + (now - since) * self._windows)
-        if left < 1:
-            self._allowances.put(key, (left, now))
-            raise TooManyRequests(
-                f"{self._windows:g} windows per second are rescored for one caller: send fewer searches with a [ttc] "
-                "section [max_caller_windows_per_second]",
-                retry_after=max(1, math.ceil((1 - left) / self._windows)),
-            )
-        self._allowances.put(key, (left - count, now))
-
-    def _key(self, incoming: "RawRequest") -> bytes:
-        credentials = [pair for pair in incoming.headers if pair[0] in _CREDENTIALS]
-        return self._keys.of(credentials, b"" if credentials else incoming.client.encode())

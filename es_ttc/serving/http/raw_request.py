@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from starlette.types import Message, Receive, Scope, Send
 
 from es_ttc.errors import RequestTooLarge, TooManyRequests
 from es_ttc.serving.http import jsonio
-from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders, asks_vendor_type, callers
+from es_ttc.serving.http.caller import PRODUCT_HEADER, RawHeaders, asks_vendor_type, callers, first_value
 
 MAX_BODY = 100 * 2**20
 """Bytes of a body that is read as a whole; more than the engines accept of a search by default."""
@@ -30,11 +31,11 @@ class BodyMemory:
             if held + size > self._limit:
                 raise RequestTooLarge(
                     f"the request's body and the engine's answer are longer than {self._limit // 2**20} MiB together "
-                    "(max_bodies_mb): ask for fewer documents, or for less of their [_source]"
+                    "(max_buffered_mb): ask for fewer documents, or for less of their [_source]"
                 )
             raise TooManyRequests(
                 f"bodies of requests and answers fill the {self._limit // 2**20} MiB that they may hold together "
-                "(max_bodies_mb): try again"
+                "(max_buffered_mb): try again"
             )
         self._used += size
 
@@ -60,7 +61,7 @@ class RawRequest:
 
     def header(self, name: bytes) -> str:
         """Return a header's first value, or an empty string."""
-        return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
+        return first_value(self.headers, name)
 
     @property
     def segments(self) -> list[str]:
@@ -154,13 +155,33 @@ class RawRequest:
         self._memory.take(-self._held, 0)
         self._held = 0
 
-    async def watch(self, owner: "asyncio.Task[None]") -> None:
-        """Cancel the handler's task when the client disconnects."""
-        await self._complete.wait()
-        message = await self._receive()
-        if message["type"] == "http.disconnect" and not self.answered:
-            self.gone = True
-            owner.cancel()
+    @asynccontextmanager
+    async def ended_by_disconnect(self, after: float = 0.0) -> AsyncIterator[None]:
+        """Cancel the work of the context when the client disconnects, and raise a ClientDisconnected.
+
+        The client is watched from ``after`` seconds on, and when the body has been read: short work needs no task.
+        """
+        worker, watchers = asyncio.current_task(), list[asyncio.Task[None]]()
+
+        async def watch() -> None:
+            await self._complete.wait()
+            message = await self._receive()
+            if message["type"] == "http.disconnect" and not self.answered and worker is not None:
+                self.gone = True
+                worker.cancel()
+
+        start = asyncio.get_running_loop().call_later(after, lambda: watchers.append(asyncio.create_task(watch())))
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.gone or worker is None:
+                raise
+            worker.uncancel()
+            raise ClientDisconnected from None
+        finally:
+            start.cancel()
+            for watcher in watchers:
+                watcher.cancel()
 
 
 async def start_answer(send: Send, status: int, headers: RawHeaders) -> None:

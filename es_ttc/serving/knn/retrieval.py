@@ -147,7 +147,7 @@ class _Retrieval:
         native = clause.native(query.vectors[0], self._product, request.size)
         if method is None:
             return RetrievalResult(clause, native)
-        timeout_ms = (section.timeout_ms if section else None) or self._gateway.settings.default_timeout_ms
+        timeout_ms = (section.timeout_ms if section else None) or self._gateway.settings.scoring_timeout_ms
         deadline = Deadline.within(timeout_ms, timeout_ms=request.timeout_ms, started=request.started)
         outcome = await self._retrieved(method, query, indices, deadline)
         if isinstance(outcome, SideIndexReplaced) and not again:
@@ -185,7 +185,7 @@ class _Retrieval:
 
     async def _search(self, method: Retriever[Any], query: Query, target: KnnTarget, deadline: Deadline) -> _Outcome:
         clause = self._clause
-        options = KnnOptions(num_candidates=clause.num_candidates or 0, further=clause.of_each_search(self._product))
+        options = KnnOptions(num_candidates=clause.num_candidates or 0, keys=clause.of_each_search(self._product))
         details = clause.section is not None and bool(clause.section.detail)
         search = RetrieverSearch(self._gateway, target, options, deadline, details=details)
         filters = clause.filters if target.indices.sides or not target.with_ids else ()

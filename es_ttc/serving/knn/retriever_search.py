@@ -83,12 +83,11 @@ class RetrieverSearch:
         self._dims = vectors.shape[1]
         least = max(num_candidates or 0, self._options.num_candidates)
         options = replace(self._options, among=among, num_candidates=least, exact=exact, features=features)
-        found = await self._nearest.nearest([vector[np.newaxis] for vector in vectors], k, options)
         nearest = []
-        for neighbours in found:
-            numbers = [self._number(one.key, one.hit, features) for one in neighbours.documents]
-            cosines = np.array([one.cosine for one in neighbours.documents], np.float32)
-            nearest.append(NearestDocuments(np.array(numbers, np.intp), cosines, neighbours.complete))
+        for documents, complete in await self._nearest.nearest([*vectors[:, np.newaxis]], k, options):
+            numbers = [self._number(document.key, document.hit, features) for document in documents]
+            cosines = np.array([document.cosine for document in documents], np.float32)
+            nearest.append(NearestDocuments(np.array(numbers, np.intp), cosines, complete))
         return nearest
 
     async def window(

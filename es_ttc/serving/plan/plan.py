@@ -212,7 +212,7 @@ def plan_search(
     rest, url = with_url({key: value for key, value in body.items() if key not in left_out}, dict(params))
     texts, problem = _query_texts(section, rest, not_text)
     check_query(texts)
-    rest, highlights = without_highlights(rest)
+    rest, highlights = without_highlights(rest) if "highlight" in rest else (rest, ())
     one_window = not natives and not later and section.method not in STRATEGIES and "search_after" not in rest
     sortable = one_window and url.keys().isdisjoint(("scroll", "sort"))
     by_further_keys = sortable and _has_keys_after_score(rest.get("sort"))

@@ -66,7 +66,7 @@ async def _part(engine: EngineClient, request: SearchRequest, path: bytes, posit
     """Return the responses to the searches of an `_msearch` that have the same path."""
     items = [request.items[position] for position in positions]
     searches = [(item.header, item.as_sent) for item in items]
-    found, answer = await engine.msearch_for(request.incoming, path, request.params.engine, searches)
-    responses = {position: (response, answer.ms) for position, response in zip(positions, found, strict=True)}
-    took = max((response.get("took", 0) for response in found), default=0)
-    return FirstPass(answer.headers, responses, took, len(answer.body))
+    responses, answer = await engine.msearch_for(request.incoming, path, request.params.engine, searches)
+    timed = {position: (response, answer.ms) for position, response in zip(positions, responses, strict=True)}
+    took = max((response.get("took", 0) for response in responses), default=0)
+    return FirstPass(answer.headers, timed, took, len(answer.body))

@@ -79,7 +79,11 @@ class SearchParams:
 
 @dataclass(slots=True, eq=False)
 class SearchItem:
-    """One search of a request: the only one of a `_search`, one of several of an `_msearch`."""
+    """One search of a request: the only one of a `_search`, one of several of an `_msearch`.
+
+    Attributes:
+        rewritten, retrieved, rescored: What its sections have become; :mod:`es_ttc.serving.search` knows the types.
+    """
 
     header: bytes
     line: bytes

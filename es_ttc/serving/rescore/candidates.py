@@ -119,10 +119,10 @@ NONE_JOINED = JoinedCandidates()
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCandidates:
+class NearestToQuery:
     """The documents nearest to a query, and the filters that each of them matches."""
 
-    neighbours: Sequence[Neighbour] = ()
+    documents: Sequence[Neighbour] = ()
     filters: Sequence[Any] = ()
 
 
@@ -150,16 +150,16 @@ class CandidateSearch:
     encoding: asyncio.Task[EncodedQuery] | None
     tokens: bool
     unsupported_reason: str | None
-    early: tuple[SearchedIndices, asyncio.Task[FoundCandidates | None]] | None = None
+    early: tuple[SearchedIndices, asyncio.Task[NearestToQuery | None]] | None = None
 
     async def find(self, hits: Sequence[Mapping[str, Any]]) -> JoinedCandidates:
         """Return the candidates that join a window."""
         reason = self.unsupported_reason
         if reason is None:
             try:
-                found = await self._found(hits)
-                if found.neighbours:
-                    return self._joined(outside(hits, found.neighbours), found.filters)
+                nearest = await self._nearest(hits)
+                if nearest.documents:
+                    return self._joined(outside(hits, nearest.documents), nearest.filters)
                 reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
             except EngineRefusal:
                 reason = "the engine refused the kNN search for candidates"
@@ -167,11 +167,11 @@ class CandidateSearch:
                 reason = str(error)
         return JoinedCandidates(requested=self.count, reason=reason)
 
-    def _joined(self, found: Sequence[Neighbour], filters: Sequence[Any]) -> JoinedCandidates:
+    def _joined(self, documents: Sequence[Neighbour], filters: Sequence[Any]) -> JoinedCandidates:
         """Return documents from outside a window with the engine's scores of the query."""
         least, boosts = body_number(self.plan.body.get("min_score")), self.plan.body.get("indices_boost")
         hits, keys, matches = [], [], []
-        for hit, key, _ in found:
+        for hit, key, _ in documents:
             score = hit.get("matched_queries", {}).get(_QUERY)
             boosted = (score or 0.0) * boost_of(hit["_index"], boosts)
             if score is not None and not self.plan.page.fetch:
@@ -182,36 +182,36 @@ class CandidateSearch:
                 matches.append(score is not None)
         return JoinedCandidates(hits, matches, self.count, filters, FeatureLocations([*keys]))
 
-    async def _found(self, hits: Sequence[Mapping[str, Any]]) -> FoundCandidates:
+    async def _nearest(self, hits: Sequence[Mapping[str, Any]]) -> NearestToQuery:
         """Return the nearest documents, in the indices that an earlier search has found if they are still those."""
         known = self.targets.of(self.target)
         if known is not None and all(hit["_index"] in known.counts for hit in hits):
             with suppress(EngineRefusal, SideIndexReplaced):  # what is known is of another index
-                started, early = self.early or (None, None)
-                found = await asyncio.shield(early) if early is not None and started is known else None
-                found = found or await self._nearest(known)
-                if found.neighbours:
-                    return found
+                indices, early = self.early or (None, None)
+                nearest = await asyncio.shield(early) if early is not None and indices is known else None
+                nearest = nearest or await self._nearest_in(known)
+                if nearest.documents:
+                    return nearest
         self.targets.put(self.target, None)  # an alias has moved, there is a new index, or vectors are elsewhere now
         async with self._searches() as searches:
             indices = await searched_indices_of(searches, [], shared_parts(self.plan.body))
         if indices.encoder is None:
-            return FoundCandidates()
+            return NearestToQuery()
         self.targets.put(self.target, indices)
-        return await self._nearest(indices)
+        return await self._nearest_in(indices)
 
     async def found_early(
         self, indices: SearchedIndices, encoding: asyncio.Task[EncodedQuery]
-    ) -> FoundCandidates | None:
+    ) -> NearestToQuery | None:
         """Return the nearest documents; None if the query is encoded by another encoder than they are."""
         if (await self.gateway.encoders.first()).identity.key != indices.encoder:
             return None
         await asyncio.shield(encoding)
-        return await self._nearest(indices)
+        return await self._nearest_in(indices)
 
-    async def _nearest(self, indices: SearchedIndices) -> FoundCandidates:
+    async def _nearest_in(self, indices: SearchedIndices) -> NearestToQuery:
         """Return the documents of some indices that are nearest to one of the query's texts."""
-        assert indices.encoder is not None  # noqa: S101 - others are not kept
+        assert indices.encoder is not None  # noqa: S101 - others are not remembered
         gateway, texts, shared = self.gateway, self.plan.texts, shared_parts(self.plan.body)
         with span("candidates"):
             filters = await filters_of_search(self.plan.body, texts, gateway.numbers, self.caller)
@@ -225,8 +225,8 @@ class CandidateSearch:
                     self.caller, indices, searches, filters, shared, self._fields,
                     with_ids=bool(indices.sides), send=self._send,
                 )  # fmt: skip
-                [found] = await NearestSearch(gateway, target).nearest([encoded.query.vectors], self.count)
-        return FoundCandidates(found.documents, filters)
+                [nearest] = await NearestSearch(gateway, target).nearest([encoded.query.vectors], self.count)
+        return NearestToQuery(nearest.documents, filters)
 
     def _searches(self) -> AbstractAsyncContextManager[TargetSearches]:
         """Open what sends several searches in one `_msearch`."""
@@ -285,9 +285,9 @@ def start_candidates(
     return replace(search, early=(indices, early))
 
 
-def outside(hits: Sequence[Mapping[str, Any]], found: Sequence[Neighbour]) -> list[Neighbour]:
+def outside(hits: Sequence[Mapping[str, Any]], documents: Sequence[Neighbour]) -> list[Neighbour]:
     """Return those documents that are not in a window."""
-    return [found[place] for place in _places_of_others([one.hit for one in found], hits)]
+    return [documents[place] for place in _places_of_others([document.hit for document in documents], hits)]
 
 
 def _places_of_others(hits: Sequence[Mapping[str, Any]], held: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -65,7 +65,7 @@ async def add_evidence(
     hits: list[dict[str, Any]] = response["hits"]["hits"]
     if not hits:
         return
-    budget, name = plan.section.timeout_ms or gateway.settings.default_timeout_ms, plan.section.method
+    budget, name = plan.section.timeout_ms or gateway.settings.scoring_timeout_ms, plan.section.method
     deadline = Deadline.within(budget, timeout_ms=plan.timeout_ms, started=started, since=since)
     if plan.reads_passages:
         began = time.perf_counter()

@@ -32,7 +32,7 @@ async def calibrated_name(known: Mapping[str, Calibration], caller: Caller, engi
 
 def calibration_for(section: Section, known: Mapping[str, Calibration], target: str) -> Calibration | None:
     """Return the calibration of a search's target; None if its hits show no relevance."""
-    if section.method != DEFAULT_METHOD or not (section.detail or section.relevance_key):
+    if section.method != DEFAULT_METHOD:
         return None
     if target in known or section.relevance_key is None:
         return known.get(target)

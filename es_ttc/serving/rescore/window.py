@@ -82,7 +82,8 @@ class WindowRescoring:
         params, tuned = gateway.tuned.parse(rescorer, plan.section.params)
         calibration = None
         try:
-            calibration = calibration_for(plan.section, gateway.tuned.relevance, calibrated)
+            if plan.section.detail or plan.section.relevance_key is not None:
+                calibration = calibration_for(plan.section, gateway.tuned.relevance, calibrated)
         except MissingFeature as problem:
             if plan.section.on_error == "fail":
                 raise
@@ -101,7 +102,7 @@ class WindowRescoring:
         if count:
             tokens = method.features.query_tokens
             candidates = start_candidates(gateway, known, request, item, plan, count, begun, tokens=tokens)
-        budget = plan.section.timeout_ms or gateway.settings.default_timeout_ms
+        budget = plan.section.timeout_ms or gateway.settings.scoring_timeout_ms
         again = partial(search_again, gateway.engine, request, item)
         return cls(gateway, plan, caller, method, tuned, calibration, begun, candidates, again, budget, request.started)
 

@@ -9,13 +9,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
 from urllib.parse import parse_qsl, unquote, unquote_plus
 
 from starlette.types import Send
 
 from es_ttc.errors import EngineError, InvalidRequest, RequestTooLarge
-from es_ttc.index.attach.feature_locations import FeatureLocation
 from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http import jsonio
@@ -25,10 +23,10 @@ from es_ttc.serving.http.raw_request import RawRequest
 from es_ttc.serving.http.signing import changeable
 from es_ttc.serving.http.upstream import Data
 from es_ttc.serving.request.response import Outcome, rendered
-from es_ttc.serving.writes.afterwards import HeldResponse, LaterEncoding, Locations
 from es_ttc.serving.writes.bulk import MAX_DOCUMENT_BYTES, BulkBody, IndexNames
-from es_ttc.serving.writes.encoding import Allowance, EncodingBatches, Pending
-from es_ttc.serving.writes.followed_indices import FollowedIndex, FollowedIndices, PipelineIndex
+from es_ttc.serving.writes.encoding import EncodingBatches, EncodingBudget, NotEncodedReason
+from es_ttc.serving.writes.post_write import BufferedResponse, PostWriteEncoder
+from es_ttc.serving.writes.targets import InlineIndex, Locations, WriteTarget, WriteTargets
 
 _JSON = frozenset({"application/json", "application/vnd.elasticsearch+json"})
 _LINES = _JSON | {"application/x-ndjson", "application/vnd.elasticsearch+x-ndjson"}
@@ -54,7 +52,6 @@ _ASKED_AT_ONCE = 16
 """Maximum number of names of one request that the engine is asked about at a time."""
 
 Locate = Callable[[], Awaitable[Locations]]
-T = TypeVar("T")
 
 
 def write_in(incoming: RawRequest) -> tuple[str, str | None] | None:
@@ -136,9 +133,9 @@ class WriteEncoding:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._indices = FollowedIndices(gateway.engine)
+        self._targets = WriteTargets(gateway.engine)
         self._batches = EncodingBatches(gateway)
-        self._later = LaterEncoding(gateway)
+        self._post_write = PostWriteEncoder(gateway)
         self._limit = BodyLimit(gateway.engine)
         self._seconds = gateway.settings.write_timeout_ms / 1000
         gateway.metrics.watch({"outstanding_documents": lambda: self._batches.outstanding})
@@ -151,14 +148,12 @@ class WriteEncoding:
         api, name = write
         if api == "_bulk":
             return await self._answer_bulk(incoming, name, send)
-        known = await self._indices.of(name or "", incoming.headers)
-        index = known if isinstance(known, FollowedIndex) else None
-        on_its_way = index is not None and api != "_update"
-        locate = partial(self._later.of, name or "")
-        if not on_its_way and await locate():
-            return await self._answer_and_encode(incoming, send, locate, await self._allowance(incoming, 0))
-        if index is not None:
-            return await self._answer_document(incoming, api, index, send)
+        target = await self._targets.of(name or "", incoming.headers, inline=api != "_update")
+        if target.post_write:
+            locate = partial(self._located, [name or ""], incoming.headers, inline=False)
+            return await self._answer_and_encode(incoming, send, locate, await self._budget(incoming, 0))
+        if target.inline is not None:
+            return await self._answer_document(incoming, api, target.inline, send)
         return await self._passed(incoming, send)
 
     async def _passed(self, incoming: RawRequest, send: Send) -> Outcome:
@@ -167,8 +162,7 @@ class WriteEncoding:
             status = await self._gateway.upstream.forward(incoming, send)
         finally:
             if status < 400 and may_change_indices(incoming):  # an unknown end counts as a change
-                self._indices.forget()
-                self._later.forget()
+                self._targets.forget()
         return Outcome("passthrough", status)
 
     async def _answer_and_encode(
@@ -176,7 +170,7 @@ class WriteEncoding:
         incoming: RawRequest,
         send: Send,
         locate: Locate,
-        allowance: Allowance,
+        budget: EncodingBudget,
         *,
         body: Data = None,
         rewritten: Data = None,
@@ -186,94 +180,92 @@ class WriteEncoding:
         `locate` is asked again when the whole body was read, which may have named more indices. `filter_path` is
         applied here, so that the engine's response names the documents.
         """
-        held, offload = HeldResponse(send), self._gateway.offload
+        buffered, offload = BufferedResponse(send), self._gateway.offload
         filter_path = _parameter(incoming, "filter_path") if await locate() else None
         if filter_path:
             incoming.query_string = _without(incoming.query_string, "filter_path")
         refresh = _parameter(incoming, "refresh") in ("", "true", "wait_for")
         locations: Locations = {}
         try:
-            status = await self._gateway.upstream.forward(incoming, held, body=body, rewritten=rewritten)
-            allowance.complete |= not isinstance(rewritten, AsyncIterator)
+            status = await self._gateway.upstream.forward(incoming, buffered, body=body, rewritten=rewritten)
+            budget.complete |= not isinstance(rewritten, AsyncIterator)
             locations = await locate() if status < 400 else {}
-            answer = await offload.run(held.size, held.decoded) if locations or filter_path else None
+            answer = await offload.run(buffered.size, buffered.decoded) if locations or filter_path else None
             if locations:
-                encoded, pending = await self._later.encode(answer, locations, self._seconds, refresh=refresh)
-                allowance.count(encoded, Pending.LEFT, pending)
+                encoded, pending = await self._post_write.encode(answer, locations, self._seconds, refresh=refresh)
+                budget.count(encoded, NotEncodedReason.LEFT, pending)
         finally:
-            self._gateway.metrics.written(allowance.encoded, allowance.pending)
+            self._gateway.metrics.written(budget.encoded, budget.pending)
         if filter_path and isinstance(answer, dict):
             pretty, keep_empty = jsonio.is_pretty(dict(_parameters(incoming))), self._gateway.upstream.is_elasticsearch
             filtered = partial(rendered, answer, filter_path, pretty=pretty, keep_empty=keep_empty)
-            await offload.run(held.size, held.replace, filtered)
-        await held.release(_mark(allowance, status))
+            await offload.run(buffered.size, buffered.replace, filtered)
+        await buffered.release(_mark(budget, status))
         if rewritten is None and not locations:
             return Outcome("passthrough", status)
-        return Outcome(_KIND, status, bool(allowance.encoded) and allowance.all_encoded)
+        return Outcome(_KIND, status, bool(budget.encoded) and budget.all_encoded)
 
-    async def _located(self, names: Iterable[str], headers: RawHeaders, *, on_their_way: bool) -> Locations:
-        """Return the indices behind names whose documents are encoded after their write.
+    async def _located(self, names: Iterable[str], headers: RawHeaders, *, inline: bool) -> Locations:
+        """Return the indices behind names whose documents are encoded after their write, not those encoded `inline`."""
+        targets = await self._targets_of(names, headers, inline=inline)
+        return {index: location for target in targets for index, location in target.post_write.items()}
 
-        These are all whose documents are encoded now, without those that are encoded `on_their_way`.
-        """
+    async def _targets_of(self, names: Iterable[str], headers: RawHeaders, *, inline: bool = True) -> list[WriteTarget]:
+        """Return what names are; the engine is asked about some at a time."""
+        room = asyncio.Semaphore(_ASKED_AT_ONCE)
 
-        async def locations_of(name: str) -> Locations:
-            followed = on_their_way and isinstance(await self._indices.of(name, headers), FollowedIndex)
-            return {} if followed else await self._later.of(name)
+        async def target(name: str) -> WriteTarget:
+            async with room:
+                return await self._targets.of(name, headers, inline=inline)
 
-        located: dict[str, FeatureLocation] = {}
-        for found in await _of_each(names, locations_of):
-            located.update(found)
-        return located
+        return await asyncio.gather(*map(target, names))
 
-    async def _answer_document(self, incoming: RawRequest, api: str, index: FollowedIndex, send: Send) -> Outcome:
+    async def _answer_document(self, incoming: RawRequest, api: str, index: InlineIndex, send: Send) -> Outcome:
         """Answer a request that writes one document to a followed index."""
         complete = await incoming.read_ahead(MAX_DOCUMENT_BYTES)
         readable = is_json(incoming, api) and complete
         document = await self._plain(incoming, MAX_DOCUMENT_BYTES) if readable else None
-        allowance = await self._allowance(incoming, len(document or b""))
+        budget = await self._budget(incoming, len(document or b""))
         if document is None:
-            allowance.pending[Pending.SIZE if not complete else Pending.FORMAT] += 1
-            return await self._sent(incoming, allowance, None, send)
+            budget.pending[NotEncodedReason.SIZE if not complete else NotEncodedReason.FORMAT] += 1
+            return await self._sent(incoming, budget, None, send)
         operation = "index" if api == "_doc" else api.removeprefix("_")
-        submitted = allowance.submit(index, operation, None, document)
+        submitted = budget.submit(index, operation, None, document)
         if submitted is None:
-            return await self._sent(incoming, allowance, None, send)
+            return await self._sent(incoming, budget, None, send)
         try:
-            result = await allowance.result(submitted)
+            result = await budget.result(submitted)
         finally:
-            allowance.release(submitted)
-        outcome = await self._sent(incoming, allowance, None if result is document else result, send)
+            budget.release(submitted)
+        outcome = await self._sent(incoming, budget, None if result is document else result, send)
         if outcome.status in _NOT_ALLOWED:
-            self._indices.refused(index.name, incoming.headers)
+            self._targets.refused(index.name, incoming.headers)
         return outcome
 
     async def _answer_bulk(self, incoming: RawRequest, path_index: str | None, send: Send) -> Outcome:
-        async def follow(name: str) -> PipelineIndex | None:
-            return await self._indices.of(name, incoming.headers)
-
         names = IndexNames(path_index, _beginning(incoming))
-        known = [index for index in await _of_each(names, follow) if index is not None]
-        followed = any(isinstance(index, FollowedIndex) for index in known)
-        isolating = bool(known) and await self._gateway.upstream.product() == "opensearch"
+        known = await self._targets_of(names, incoming.headers)
+        followed = any(target.inline is not None for target in known)
+        isolating = any(target.pipeline for target in known) and await self._gateway.upstream.product() == "opensearch"
         changed = (followed or isolating) and is_json(incoming, "_bulk")
         size, chunks = await self._body(incoming) if changed else (0, None)
-        allowance = await self._allowance(incoming, size)
+        budget = await self._budget(incoming, size)
         body: Data = None
         rewritten: Data = None
         if chunks is not None:
             offload = self._gateway.offload if isolating else None
-            rewritten = BulkBody(path_index, follow, allowance, offload).rewritten(names.watched(chunks))
+            target_of = partial(self._targets.of, headers=incoming.headers)
+            rewritten = BulkBody(path_index, target_of, budget, offload).rewritten(names.watched(chunks))
             if size <= _SHORT_BYTES:
                 # Engines, too, handle a short body in one piece and a long one in parts, with different messages.
                 rewritten = b"".join([part async for part in rewritten])
         elif incoming.whole_body is None and self._gateway.upstream.signer is None:
             body = names.watched(incoming.chunks())
-        locate = partial(self._located, names, incoming.headers, on_their_way=rewritten is not None)
+        locate = partial(self._located, names, incoming.headers, inline=rewritten is not None)
         if isinstance(rewritten, AsyncIterator) or body is not None or await locate():
-            return await self._answer_and_encode(incoming, send, locate, allowance, body=body, rewritten=rewritten)
+            return await self._answer_and_encode(incoming, send, locate, budget, body=body, rewritten=rewritten)
         if rewritten is not None:
-            return await self._sent(incoming, allowance, rewritten, send)
+            return await self._sent(incoming, budget, rewritten, send)
         return await self._passed(incoming, send)
 
     async def _body(self, incoming: RawRequest) -> tuple[int, AsyncIterator[bytes] | None]:
@@ -301,37 +293,26 @@ class WriteEncoding:
             incoming.count(len(plain))
         return plain
 
-    async def _allowance(self, incoming: RawRequest, size: int) -> Allowance:
+    async def _budget(self, incoming: RawRequest, size: int) -> EncodingBudget:
         added = min(MAX_ADDED_BYTES, await self._limit.bytes() - size)
-        return Allowance(self._batches, pipeline_of(incoming), self._seconds, added)
+        return EncodingBudget(self._batches, pipeline_of(incoming), self._seconds, added)
 
-    async def _sent(self, incoming: RawRequest, allowance: Allowance, body: bytes | None, send: Send) -> Outcome:
+    async def _sent(self, incoming: RawRequest, budget: EncodingBudget, body: bytes | None, send: Send) -> Outcome:
         """Send a request with another body, or as it came, and return its outcome."""
-        allowance.complete = True
-        mark = partial(_mark, allowance)
+        budget.complete = True
+        mark = partial(_mark, budget)
         try:
             status = await self._gateway.upstream.forward(incoming, send, rewritten=body, mark=mark)
         finally:
-            self._gateway.metrics.written(allowance.encoded, allowance.pending)
-        return Outcome(_KIND, status, allowance.all_encoded)
+            self._gateway.metrics.written(budget.encoded, budget.pending)
+        return Outcome(_KIND, status, budget.all_encoded)
 
 
-def _mark(allowance: Allowance, status: int) -> RawHeaders:
+def _mark(budget: EncodingBudget, status: int) -> RawHeaders:
     """Return the header that says whether all documents have their features; what was refused is not in the index."""
-    if not (allowance.encoded or allowance.pending) or status >= 400:
+    if not (budget.encoded or budget.pending) or status >= 400:
         return []
-    return [(b"x-ttc-encoded", b"true" if allowance.all_encoded else b"false")]
-
-
-async def _of_each(names: Iterable[str], ask: Callable[[str], Awaitable[T]]) -> list[T]:
-    """Ask for each name, for some at a time."""
-    room = asyncio.Semaphore(_ASKED_AT_ONCE)
-
-    async def asked(name: str) -> T:
-        async with room:
-            return await ask(name)
-
-    return await asyncio.gather(*map(asked, names))
+    return [(b"x-ttc-encoded", b"true" if budget.all_encoded else b"false")]
 
 
 def _beginning(incoming: RawRequest) -> bytes:

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from es_ttc.serving.pool import Offload
-from es_ttc.serving.writes.encoding import Allowance, Pending, Submitted
-from es_ttc.serving.writes.followed_indices import FollowedIndex, PipelineIndex
+from es_ttc.serving.writes.encoding import EncodingBudget, NotEncodedReason, Submitted
+from es_ttc.serving.writes.targets import WriteTarget
 
 MAX_ACTION_BYTES = 64 * 1024
 MAX_DOCUMENT_BYTES = 2 * 2**20
@@ -37,7 +37,7 @@ _MAX_NAMES = 128
 _MAX_NAME_BYTES = 512
 """Bytes of a part of a body in which a name may begin that ends in the next part."""
 _NAMES = re.compile(rb'"_index"\s*:\s*("[^"]*")')
-Follow = Callable[[str], Awaitable[PipelineIndex | None]]
+TargetOf = Callable[[str], Awaitable[WriteTarget]]
 _MAX_NAME = 50_000
 _MAX_DIGITS = 1000
 """The engine's parser refuses longer names of fields, and longer numbers."""
@@ -184,12 +184,14 @@ class IndexNames:
 class BulkBody:
     """Rewrites one body. Documents stay in their order, and all other bytes are unchanged."""
 
-    def __init__(self, path_index: str | None, follow: Follow, allowance: Allowance, offload: Offload | None) -> None:
+    def __init__(
+        self, path_index: str | None, target_of: TargetOf, budget: EncodingBudget, offload: Offload | None
+    ) -> None:
         self._path_index = path_index
-        self._follow = follow
-        self._allowance = allowance
+        self._target_of = target_of
+        self._budget = budget
         self._offload = offload
-        self._names: dict[str, PipelineIndex | None] = {}
+        self._targets: dict[str, WriteTarget] = {}
         self._ahead: deque[bytes | Submitted] = deque()
         self._documents = 0
         self._bytes = 0
@@ -205,37 +207,35 @@ class BulkBody:
             await self._take(lines.end())
             async for piece in self._ready(0, 0):
                 yield piece
-            self._allowance.complete = True
+            self._budget.complete = True
         finally:
             for one in self._ahead:
                 if isinstance(one, Submitted):
-                    self._allowance.release(one)
+                    self._budget.release(one)
 
     async def _take(self, part: Part) -> None:
         """Put a part in the queue, with the documents of followed indices apart."""
-        self._names.clear()  # an index may change while a long body arrives
+        self._targets.clear()  # an index may change while a long body arrives
         sent = 0
         malformed = await self._malformed(part)
         for position, line in enumerate(part.documents):
-            index = await self._index_of(line.action.target)
-            if index is None:
-                continue
+            target = await self._target(line.action.target)
             if position in malformed:
                 self._put(part.data[sent : line.action_start])
-                self._put(_isolated(part.data[line.action_start : line.start], index.pipeline))
+                self._put(_isolated(part.data[line.action_start : line.start], target.pipeline))
                 sent = line.start
-                if isinstance(index, FollowedIndex):
-                    self._allowance.pending[Pending.NO_OBJECT] += 1
-            elif isinstance(index, FollowedIndex):
+                if target.inline is not None:
+                    self._budget.pending[NotEncodedReason.NO_OBJECT] += 1
+            elif target.inline is not None:
                 document = part.data[line.start : line.end]
-                submitted = self._allowance.submit(index, line.action.operation, line.action.pipeline, document)
+                submitted = self._budget.submit(target.inline, line.action.operation, line.action.pipeline, document)
                 if submitted is not None:
                     self._put(part.data[sent : line.start])
                     self._put(submitted)
                     sent = line.end
         for unread in part.long:
-            if isinstance(await self._index_of(unread.target), FollowedIndex):
-                self._allowance.pending[Pending.SIZE] += 1
+            if (await self._target(unread.target)).inline is not None:
+                self._budget.pending[NotEncodedReason.SIZE] += 1
         self._put(part.data[sent:])
 
     async def _malformed(self, part: Part) -> frozenset[int]:
@@ -245,17 +245,17 @@ class BulkBody:
         lines = {
             position: part.data[line.start : line.end]
             for position, line in enumerate(part.documents)
-            if line.action.operation != "update" and await self._index_of(line.action.target) is not None
+            if line.action.operation != "update" and (await self._target(line.action.target)).pipeline
         }
         return await self._offload.run(sum(map(len, lines.values())), _malformed_in, lines)
 
-    async def _index_of(self, name: str | None) -> PipelineIndex | None:
+    async def _target(self, name: str | None) -> WriteTarget:
         name = self._path_index if name is None else name
         if name is None:
-            return None
-        if name not in self._names:
-            self._names[name] = await self._follow(name)
-        return self._names[name]
+            return WriteTarget()
+        if name not in self._targets:
+            self._targets[name] = await self._target_of(name)
+        return self._targets[name]
 
     def _put(self, one: bytes | Submitted) -> None:
         if one:
@@ -277,8 +277,8 @@ class BulkBody:
                     if pieces:
                         yield b"".join(pieces)
                         pieces, size = [], 0
-                piece = await self._allowance.result(one)
-                self._allowance.release(one)
+                piece = await self._budget.result(one)
+                self._budget.release(one)
                 self._documents -= 1
                 self._bytes -= len(one.line)
             else:

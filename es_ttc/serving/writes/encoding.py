@@ -20,13 +20,13 @@ from es_ttc.common import exact_numbers
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.compose import FieldSpan, compose, content_hash, document_hash, document_json
-from es_ttc.index.ingest.encode import document_features, encode_apart, feature_fields
+from es_ttc.index.ingest.encode import DocumentFeatures, encode_apart, feature_fields, features_apart
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
 from es_ttc.index.mappings.write_options import WRITE_KEY
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.logs import log
 from es_ttc.serving.pool import work_of
-from es_ttc.serving.writes.followed_indices import NO_PIPELINE, FollowedIndex
+from es_ttc.serving.writes.targets import NO_PIPELINE, InlineIndex
 
 _KIND = "write"
 _MAX_TOGETHER = 32
@@ -39,7 +39,7 @@ _RETRY_SECONDS = 5.0
 """Time after a failure of an encoder in which no documents of its index are encoded."""
 
 
-class Pending(StrEnum):
+class NotEncodedReason(StrEnum):
     """Why a document is sent as it came, so that a worker encodes it later."""
 
     OWN_FIELDS = "own_fields"  # the client sent fields below ``ttc``, which are the pipeline's matter
@@ -63,19 +63,22 @@ class _Prepared(NamedTuple):
     empty: bool
 
 
-def with_features(lines: Sequence[bytes], spec: IndexSpec, key: str, encoder: Encoder) -> list[bytes | Pending]:
+def with_features(
+    lines: Sequence[bytes], spec: IndexSpec, key: str, encoder: Encoder
+) -> list[bytes | NotEncodedReason]:
     """Return each document with its features and the key, or why it has none."""
     prepared = [_prepared(line, spec) for line in lines]
-    results: list[bytes | Pending] = [one if isinstance(one, Pending) else Pending.TEXT for one in prepared]
-    usable = [(place, one) for place, one in enumerate(prepared) if isinstance(one, _Prepared)]
-    done, _ = encode_apart([(one.text, one.spans) for _, one in usable], spec, encoder)
-    for part, encoded in done:
-        some = usable[part.start : part.stop]
-        features = document_features(encoded, [one.spans for _, one in some], [one.hash for _, one in some], spec)
-        for (place, one), own in zip(some, features, strict=True):
+    usable = [one for one in prepared if isinstance(one, _Prepared)]
+    composed = [(one.text, one.spans) for one in usable]
+    encoded = iter(features_apart(encode_apart(composed, spec, encoder), composed, [one.hash for one in usable], spec))
+    results: list[bytes | NotEncodedReason] = []
+    for line, one in zip(lines, prepared, strict=True):
+        own = next(encoded) if isinstance(one, _Prepared) else one
+        if isinstance(own, DocumentFeatures) and isinstance(one, _Prepared):
             fields = {**feature_fields(own, spec), "document": one.digest, WRITE_KEY.removeprefix(f"{ROOT}."): key}
-            added = orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
-            results[place] = spliced(lines[place], added, empty=one.empty)
+            results.append(spliced(line, orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY), empty=one.empty))
+        else:
+            results.append(own if isinstance(own, NotEncodedReason) else NotEncodedReason.TEXT)
     return results
 
 
@@ -85,23 +88,23 @@ def spliced(document: bytes, fields: bytes, *, empty: bool) -> bytes:
     return b"".join((document[:end], b"" if empty else b",", b'"ttc":', fields, document[end:]))
 
 
-def _prepared(line: bytes, spec: IndexSpec) -> _Prepared | Pending:
+def _prepared(line: bytes, spec: IndexSpec) -> _Prepared | NotEncodedReason:
     try:
         document = exact_numbers.loads(line)
         json.loads(line, object_pairs_hook=_unique)  # the engine refuses such a document, and quotes it as it came
     except (ValueError, RecursionError):
-        return Pending.NO_OBJECT
+        return NotEncodedReason.NO_OBJECT
     if not isinstance(document, dict):
-        return Pending.NO_OBJECT
+        return NotEncodedReason.NO_OBJECT
     if any(name == ROOT or name.startswith(f"{ROOT}.") for name in document):
-        return Pending.OWN_FIELDS
+        return NotEncodedReason.OWN_FIELDS
     if _rounded(document, spec):
-        return Pending.TEXT
+        return NotEncodedReason.TEXT
     try:
         text, spans = compose(document, spec.text_fields)
         digest = document_hash(document_json(document))
     except InvalidRequest:
-        return Pending.TEXT
+        return NotEncodedReason.TEXT
     return _Prepared(text, spans, content_hash(text, spans, spec), digest, not document)
 
 
@@ -122,7 +125,7 @@ class Submitted:
     """A document that is being encoded."""
 
     line: bytes
-    result: asyncio.Future[bytes | Pending]
+    result: asyncio.Future[bytes | NotEncodedReason]
 
 
 class EncodingBatches:
@@ -134,19 +137,19 @@ class EncodingBatches:
     def __init__(self, gateway: Gateway) -> None:
         self._encoders = gateway.encoders
         self._pool = gateway.encoding
-        self._waiting: dict[FollowedIndex, deque[Submitted]] = {}
+        self._waiting: dict[InlineIndex, deque[Submitted]] = {}
         self._running: set[asyncio.Task[None]] = set()
         self.outstanding = 0
         self._bytes = 0
         self._failed: dict[str, float] = {}
 
-    def submit(self, index: FollowedIndex, line: bytes) -> Submitted | Pending:
+    def submit(self, index: InlineIndex, line: bytes) -> Submitted | NotEncodedReason:
         """Begin to encode a document, or return why not; :meth:`release` it when its result is sent, or not needed."""
         if self.outstanding >= _MAX_OUTSTANDING or self._bytes + len(line) > _BYTES_OUTSTANDING:
-            return Pending.BUSY
+            return NotEncodedReason.BUSY
         loop = asyncio.get_running_loop()
         if self._failed.get(index.spec.encoder.key, 0.0) > loop.time():
-            return Pending.ENCODER
+            return NotEncodedReason.ENCODER
         submitted = Submitted(line, loop.create_future())
         self.outstanding += 1
         self._bytes += len(line)
@@ -166,7 +169,7 @@ class EncodingBatches:
         self.outstanding -= 1
         self._bytes -= len(submitted.line)
 
-    async def _encode_waiting(self, index: FollowedIndex) -> None:
+    async def _encode_waiting(self, index: InlineIndex) -> None:
         waiting = self._waiting[index]
         while waiting:
             await asyncio.sleep(0)  # documents of the same request, or of others that are being read, join
@@ -175,8 +178,8 @@ class EncodingBatches:
                 await self._encode(index, batch)
         del self._waiting[index]
 
-    async def _encode(self, index: FollowedIndex, batch: list[Submitted]) -> None:
-        results: list[bytes | Pending]
+    async def _encode(self, index: InlineIndex, batch: list[Submitted]) -> None:
+        results: list[bytes | NotEncodedReason]
         try:
             encoder = await self._encoders.serving(index.spec.encoder.key, index.name)
             with work_of(_KIND):
@@ -185,7 +188,7 @@ class EncodingBatches:
         except Exception as error:  # noqa: BLE001 - an encoder may fail in any way; the documents go in as they came
             log.warning("documents could not be encoded", index=index.name, problem=f"{type(error).__name__}: {error}")
             self._failed[index.spec.encoder.key] = asyncio.get_running_loop().time() + _RETRY_SECONDS
-            results = [Pending.ENCODER] * len(batch)
+            results = [NotEncodedReason.ENCODER] * len(batch)
         for one, result in zip(batch, results, strict=True):
             if not one.result.done():
                 one.result.set_result(result)
@@ -205,7 +208,7 @@ def _next_batch(waiting: deque[Submitted]) -> list[Submitted]:
     return batch
 
 
-class Allowance:
+class EncodingBudget:
     """What one request may spend on the encoding of its documents, in seconds and in bytes added to its body.
 
     Attributes:
@@ -216,7 +219,7 @@ class Allowance:
 
     def __init__(self, batches: EncodingBatches, pipeline: str | None, seconds: float, added_bytes: int) -> None:
         self.encoded = 0
-        self.pending: Counter[Pending] = Counter()
+        self.pending: Counter[NotEncodedReason] = Counter()
         self.complete = False
         self._batches = batches
         self._pipeline = pipeline
@@ -228,29 +231,29 @@ class Allowance:
         """Whether all documents of followed indices were encoded."""
         return self.complete and not self.pending
 
-    def count(self, encoded: int, reason: Pending, pending: int) -> None:
+    def count(self, encoded: int, reason: NotEncodedReason, pending: int) -> None:
         """Count documents that were encoded elsewhere, and those that were not."""
         self.encoded += encoded
         if pending:
             self.pending[reason] += pending
 
-    def submit(self, index: FollowedIndex, operation: str, pipeline: str | None, line: bytes) -> Submitted | None:
+    def submit(self, index: InlineIndex, operation: str, pipeline: str | None, line: bytes) -> Submitted | None:
         """Begin to encode a document; return None if it is sent as it came, which is counted."""
-        submitted = self._obstacle(index, operation, pipeline) or self._batches.submit(index, line)
-        if isinstance(submitted, Pending):
+        submitted = self._reason_against(index, operation, pipeline) or self._batches.submit(index, line)
+        if isinstance(submitted, NotEncodedReason):
             self.pending[submitted] += 1
             return None
         return submitted
 
-    def _obstacle(self, index: FollowedIndex, operation: str, pipeline: str | None) -> Pending | None:
+    def _reason_against(self, index: InlineIndex, operation: str, pipeline: str | None) -> NotEncodedReason | None:
         named = self._pipeline if pipeline is None else pipeline
         if operation == "update":
-            return Pending.UPDATE
+            return NotEncodedReason.UPDATE
         if index.final_pipeline or (index.own_pipeline if named is None else named != NO_PIPELINE):
-            return Pending.PIPELINE
+            return NotEncodedReason.PIPELINE
         if self._seconds <= 0:
-            return Pending.LATE
-        return Pending.SIZE if self._left <= 0 else None
+            return NotEncodedReason.LATE
+        return NotEncodedReason.SIZE if self._left <= 0 else None
 
     async def result(self, submitted: Submitted) -> bytes:
         """Return the document with its features, or as it came if it has none in time."""
@@ -259,14 +262,14 @@ class Allowance:
             begun = loop.time()
             await asyncio.wait((submitted.result,), timeout=self._seconds)
             self._seconds -= loop.time() - begun
-        result = submitted.result.result() if submitted.result.done() else Pending.LATE
-        if isinstance(result, Pending):
+        result = submitted.result.result() if submitted.result.done() else NotEncodedReason.LATE
+        if isinstance(result, NotEncodedReason):
             self.pending[result] += 1
             return submitted.line
         added = len(result) - len(submitted.line)
         if added > self._left:
             self._left = 0
-            self.pending[Pending.SIZE] += 1
+            self.pending[NotEncodedReason.SIZE] += 1
             return submitted.line
         self._left -= added
         self.encoded += 1

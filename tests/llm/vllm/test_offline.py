@@ -48,7 +48,7 @@ def answers(python: str, model: str, folder: Path, questions: list[dict[str, Any
     return found
 
 
-async def test_it_answers_as_the_server_does(python: str, model: str, tmp_path: Path, llm_url: str) -> None:
+async def test_offline_vllm_answers_as_the_server_does(python: str, model: str, tmp_path: Path, llm_url: str) -> None:
     texts = ["One, two, three,", "Title: Aspirin\nKeywords:"]
     plain: dict[str, Any] = {"max_tokens": 6, "temperature": 0.0}
     questions = [

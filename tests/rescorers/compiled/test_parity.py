@@ -220,7 +220,9 @@ def test_norms_of_another_document_are_refused() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 10_000, 2**20])
-def test_many_windows_at_once(kept: int, small_parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_scores_of_concurrent_windows_are_the_same(
+    kept: int, small_parts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The table of kernels begins anew beyond a number of bytes, while other windows are scored with it."""
     from es_ttc.rescorers.compiled.window import KernelTable
 

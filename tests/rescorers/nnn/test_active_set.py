@@ -137,7 +137,7 @@ def test_rows_that_are_independent_by_rounding_alone_are_certified_to_what_float
     assert solution.kkt_residual < 1e-14 * solution.coefficients.sum()
 
 
-def test_of_duplicates_without_l2_the_first_is_taken() -> None:
+def test_active_set_without_l2_takes_the_first_of_duplicates() -> None:
     rows = np.array([[0.8, 0.6], [1, 0], [1, 0], [0, 1]])
     solution = solve(Dictionary.of(rows), np.array([1.0, 0.0]), Penalty(0.1))
     np.testing.assert_array_equal(solution.support, [1])

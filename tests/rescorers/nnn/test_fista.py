@@ -31,7 +31,7 @@ def literal(rows: Float64, query: Float64, penalty: Penalty, steps: int) -> list
 
 @settings(max_examples=40)
 @given(problems, st.integers(1, 12))
-def test_it_is_equation_5(problem: Problem, steps: int) -> None:
+def test_fista_step_equals_equation_5(problem: Problem, steps: int) -> None:
     rows, query = problem.rows.astype(np.float64), problem.query.astype(np.float64)
     if not rows.any():
         return
@@ -40,7 +40,7 @@ def test_it_is_equation_5(problem: Problem, steps: int) -> None:
 
 
 @given(problems, st.sampled_from([0.05, 0.5]), st.booleans())
-def test_it_converges_to_the_active_sets_solution(problem: Problem, l2: float, restart: bool) -> None:
+def test_fista_converges_to_the_active_set_solution(problem: Problem, l2: float, restart: bool) -> None:
     penalty = Penalty(problem.penalty.l1, l2)
     rows, query = problem.rows.astype(np.float64), problem.query.astype(np.float64)
     x = fista(rows, query[None], penalty, steps=1500, restart=restart)[0]
@@ -82,6 +82,6 @@ def test_the_bound_is_the_greatest_eigenvalue(shape: tuple[int, int]) -> None:
     assert lipschitz(rows, 0.25) == pytest.approx(wanted + 0.25)
 
 
-def test_at_least_one_step() -> None:
+def test_fista_without_steps_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\[steps\] is 0"):
         fista(np.eye(2), np.ones((1, 2)), Penalty(0.1), steps=0)

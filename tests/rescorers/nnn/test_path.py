@@ -82,6 +82,6 @@ def test_where_no_more_can_help_the_path_ends_at_no_l1() -> None:
     assert greatest_l1(Dictionary.of(np.eye(3)), np.array([-1.0, -0.5, -1.0])) == 0
 
 
-def test_at_least_one_document() -> None:
+def test_path_for_no_document_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\[documents\] is 0"):
         select(Dictionary.of(np.eye(2)), np.ones(2), 0)

@@ -128,7 +128,7 @@ def test_documents_selects_so_many() -> None:
 
 
 @given(requests())
-def test_of_several_texts_the_mean_is_rebuilt_which_is_all_of_them_at_once(
+def test_nnn_of_several_texts_rebuilds_their_mean(
     request: tuple[Query, Window, dict[str, Any]],
 ) -> None:
     query, window, _ = request

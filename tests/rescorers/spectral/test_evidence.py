@@ -62,7 +62,7 @@ def test_the_endpoints_lobes() -> None:
 
 
 @pytest.mark.parametrize("length", [120, 121])
-def test_it_finds_a_planted_passage_and_its_characters(length: int) -> None:
+def test_evidence_of_a_planted_passage_has_its_characters(length: int) -> None:
     random = np.random.default_rng(length)
     vector = unit_rows(random, 1, 64)
     tokens = quantise(planted(random, vector, length, slice(60, 67)), "int8")

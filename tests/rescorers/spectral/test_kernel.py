@@ -8,12 +8,12 @@ from tests.rescorers import reference
 
 
 @given(st.integers(1, 400), st.floats(1, 1000))
-def test_it_is_the_papers_kernel(length: int, scale: float) -> None:
+def test_kernel_equals_the_papers(length: int, scale: float) -> None:
     np.testing.assert_allclose(sinc_kernel(length, scale), reference.sinc_kernel(length, scale), atol=1e-12)
 
 
 @given(st.integers(1, 3000), st.floats(1, 1000))
-def test_it_sums_to_one_and_is_symmetric(length: int, scale: float) -> None:
+def test_kernel_is_symmetric_and_sums_to_one(length: int, scale: float) -> None:
     kernel = sinc_kernel(length, scale)
     assert abs(kernel.sum() - 1) < 1e-12
     np.testing.assert_allclose(kernel, kernel[::-1], atol=1e-15)

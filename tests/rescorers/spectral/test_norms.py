@@ -20,7 +20,7 @@ def literal(tokens: Float32, scales: tuple[float, ...]) -> Float32:
 
 
 @given(st.integers(1, 80), st.integers(1, 20), st.integers(0, 2**32 - 1))
-def test_they_are_the_lengths_of_the_smoothed_rows(length: int, dims: int, seed: int) -> None:
+def test_norms_are_the_lengths_of_smoothed_rows(length: int, dims: int, seed: int) -> None:
     tokens = unit_rows(np.random.default_rng(seed), length, dims)
     scales = (2.0, 3.0, 7.5, 30.0, math.inf)
     result = scale_norms(tokens, scales)
@@ -30,7 +30,7 @@ def test_they_are_the_lengths_of_the_smoothed_rows(length: int, dims: int, seed:
 
 
 @pytest.mark.parametrize("length", [1, 2, 191, 384, 1000])
-def test_documents_of_real_size_too(length: int) -> None:
+def test_norms_of_documents_of_real_size(length: int) -> None:
     tokens = unit_rows(np.random.default_rng(length), length, 48)
     np.testing.assert_allclose(
         scale_norms(tokens, DEFAULT_SCALES).values, literal(tokens, DEFAULT_SCALES[1:]), atol=5e-7

@@ -295,7 +295,7 @@ def test_a_planted_token_is_found_above_the_noise_floor_only(alpha: float, at_le
     assert at_least <= found <= at_most
 
 
-def test_it_needs_tokens_and_only_wants_the_rest() -> None:
+def test_spectral_requires_tokens_and_takes_norms_and_offsets() -> None:
     assert spectral.needs(SpectralParams()) == {Feature.TOKENS}
     assert spectral.needs(SpectralParams(query="tokens")) == {Feature.TOKENS, Feature.QUERY_TOKENS}
     assert spectral.wants == {Feature.NORMS, Feature.OFFSETS}

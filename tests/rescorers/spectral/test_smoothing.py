@@ -15,7 +15,7 @@ def test_transforms_are_long_enough_and_at_most_half_too_long() -> None:
 
 
 @given(st.data(), st.integers(0, 2**32 - 1))
-def test_it_is_numpys_same_convolution(data: st.DataObject, seed: int) -> None:
+def test_smoothing_equals_numpys_same_convolution(data: st.DataObject, seed: int) -> None:
     longest = data.draw(st.integers(1, 300))
     size = transform_size(longest)
     lengths = [n for n in range(1, longest + 1) if transform_size(n) == size]

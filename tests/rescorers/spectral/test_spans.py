@@ -15,9 +15,7 @@ from tests.rescorers.windows import unit_rows
     stride=st.integers(1, 70),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_they_are_the_smoothed_rows_at_unit_length(
-    length: int, dims: int, scale: float, stride: int, seed: int
-) -> None:
+def test_spans_are_smoothed_rows_of_unit_length(length: int, dims: int, scale: float, stride: int, seed: int) -> None:
     tokens = unit_rows(np.random.default_rng(seed), length, dims)
     positions, vectors = span_vectors(tokens, scale, stride)
     rows = reference.smoothed(tokens.astype(np.float64), scale)[positions]
@@ -40,7 +38,7 @@ def test_every_token_is_near_a_centre(length: int, stride: int) -> None:
 
 @pytest.mark.parametrize("tokens", [np.zeros((0, 4), np.float32), np.zeros((9, 4), np.float32)])
 @pytest.mark.parametrize("scale", [1.0, 5.0])
-def test_nothing_to_point_at_makes_no_span(tokens: np.ndarray, scale: float) -> None:
+def test_spans_of_zero_vectors_are_left_out(tokens: np.ndarray, scale: float) -> None:
     positions, vectors = span_vectors(tokens, scale, 2)
     assert positions.shape == (0,)
     assert vectors.shape == (0, 4)

@@ -108,7 +108,7 @@ METHODS = [
 
 @pytest.mark.parametrize(("method", "params"), METHODS)
 @pytest.mark.parametrize("filtered", [False, True])
-def test_it_finds_what_the_retriever_finds_over_arrays(
+def test_knn_hits_equal_the_retriever_over_arrays(
     spanned: SearchStack, encoder: Encoder, method: str, params: dict[str, Any], filtered: bool
 ) -> None:
     clause = knn_clause(method, ttc={"params": params}) | ({"filter": GROUP} if filtered else {})

@@ -121,7 +121,7 @@ def test_a_warm_query_is_one_call_to_the_engine(rewritten: Rewritten) -> None:
     again = rewritten.search(sira("warm query", params={"weight": 1.5}))
     assert [one.target.partition("?")[0] for one in rewritten.relay.passed] == [f"/{rewritten.index}/_search"]
     assert rewritten.asked_about("warm query") == 1
-    assert (first.json()["ttc"]["kept"], again.json()["ttc"]["kept"]) == (False, True)
+    assert (first.json()["ttc"]["cached"], again.json()["ttc"]["cached"]) == (False, True)
     assert again.json()["ttc"]["took"]["rewrite"] < 5
 
 
@@ -131,8 +131,8 @@ def test_frequencies_are_kept_for_their_caller_alone(rewritten: Rewritten) -> No
     rewritten.relay.passed.clear()
     again = rewritten.search(sira("whose documents"), authorization="Basic YTpi", **{"x-opaque-id": "another"})
     other = rewritten.search(sira("whose documents"), authorization="Basic Yzpk")
-    assert again.json()["ttc"]["kept"] is True
-    assert other.json()["ttc"]["kept"] is False
+    assert again.json()["ttc"]["cached"] is True
+    assert other.json()["ttc"]["cached"] is False
     assert rewritten.asked_about("whose documents") == 1  # the model knows of no document
     sent = {one.headers["authorization"] for one in rewritten.relay.passed if "_analyze" in one.target}
     assert sent == {"Basic Yzpk"}
@@ -188,7 +188,7 @@ def test_a_model_that_fails_leaves_the_plain_query(rewritten: Rewritten, fault: 
     assert rewritten.search(sira(text)).json()["ttc"]["applied"] is True  # a failure is not remembered
 
 
-def test_it_stands_where_a_query_stands(rewritten: Rewritten) -> None:
+def test_sira_inside_other_queries(rewritten: Rewritten) -> None:
     rewritten.says("combined blood", "thrombosis", "warfarin")
     body = {"query": {"bool": {"must": [sira("combined blood")["query"]], "filter": {"term": {"_id": "8"}}}}}
     found = rewritten.search(body | {"aggs": {"all": {"filters": {"filters": [{"match_all": {}}]}}}, "explain": True})

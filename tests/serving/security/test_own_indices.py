@@ -149,7 +149,7 @@ def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: S
     sides = [{"names": ["ttc-*"], "privileges": ["read", "view_index_metadata"]}]
     without, within = (api_key(secured.engine, {"all": {"indices": names}}) for names in (shop, shop + sides))
     body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
-    with gateway_to(as_admin, encoder, side_credentials="gateway") as with_own:
+    with gateway_to(as_admin, encoder, side_index_auth="gateway") as with_own:
         refused = call(secured.gateway, "POST", "/shop/_search", body, without)
         assert refused.json()["ttc"]["applied"] is False
         assert "es-ttc attach" in refused.json()["ttc"]["reason"]
@@ -189,7 +189,7 @@ def test_a_walk_neither_shows_nor_passes_through_what_its_caller_may_not_see(
     without, within = (
         api_key(secured.engine, {"all": {"indices": names}}) for names in (creatures, creatures + graphs)
     )
-    with gateway_to(as_admin, encoder, side_credentials="gateway") as with_own:
+    with gateway_to(as_admin, encoder, side_index_auth="gateway") as with_own:
         for method in ("rgs", "gar", "slidegar"):
             section = {"method": method, "query_text": CATS, "params": {"reranker": "dense"}, "detail": True}
             body = {"query": {"match": {"text": "1"}}, "size": 30, "rescore": {"ttc": section}}

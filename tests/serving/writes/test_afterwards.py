@@ -17,6 +17,7 @@ from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.settings import EngineSettings
 from tests.serving.client import Reply, call, search
+from tests.serving.relay import relay
 from tests.serving.writes.conftest import JSON, NDJSON, Servers, encoded, states
 from tests.support.gateway import gateway_to
 
@@ -153,6 +154,26 @@ def test_write_through_an_alias_is_encoded(servers: Servers, followed: Any, inde
     assert call(servers.gateway, "DELETE", f"/{alias}/_doc/two").headers.get("x-ttc-encoded") is None
 
 
+def test_a_written_name_is_looked_up_once_for_some_seconds(
+    engine_url: str, followed: Any, index_name: str, encoder: Encoder
+) -> None:
+    index, alias = followed("now"), f"{index_name}-alias"
+    call(engine_url, "PUT", f"/{index}/_alias/{alias}")
+    with relay(engine_url) as seen, gateway_to(seen.url, encoder, write_timeout_ms=60_000) as gateway:
+
+        def lookups(name: str, *callers: str) -> list[str]:
+            seen.passed.clear()
+            for caller in callers:
+                headers = JSON | {"x-caller": caller}
+                reply = call(gateway, "PUT", f"/{name}/_doc/one", b'{"text":"An owl."}', headers)
+                assert encoded(reply) == "true"
+            reads = [one for one in seen.passed if one.method == "GET" and one.target.startswith(f"/{name}?")]
+            return [one.headers.get("x-caller", "the gateway") for one in reads]
+
+        assert lookups(index, "ann", "ann", "bob") == ["ann", "bob"]  # inline: as each caller
+        assert lookups(alias, "ann", "ann", "bob") == ["ann", "the gateway", "bob"]
+
+
 def test_an_update_has_the_features_of_the_whole_document(
     servers: Servers, followed: Any, encoder: Encoder, spec: IndexSpec
 ) -> None:
@@ -181,7 +202,7 @@ def test_write_encoded_too_late_is_pending(engine_url: str, followed: Any, index
     assert states(engine_url, index) == {"one": "pending"}
 
 
-def test_nothing_is_said_of_other_indices(servers: Servers, followed: Any, index_name: str) -> None:
+def test_write_to_another_index_has_no_encoded_header(servers: Servers, followed: Any, index_name: str) -> None:
     index = followed("later")
     assert encoded(put(servers, index, "one", text="An owl.")) is None
     other = f"{index_name}-other"

@@ -15,7 +15,7 @@ from es_ttc.index.ingest.encode import action_lines, encode_documents
 from es_ttc.index.ingest.prepare import prepare
 from es_ttc.index.ingest.readers import Documents, Inputs
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.serving.writes.encoding import Pending, spliced, with_features
+from es_ttc.serving.writes.encoding import NotEncodedReason, spliced, with_features
 from tests.serving.corpus import corpus
 from tests.support.encoders import Wrapped
 
@@ -59,20 +59,22 @@ def test_fields_are_those_of_an_ingest(encoder: Encoder, spec: IndexSpec) -> Non
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b"{broken\n", Pending.NO_OBJECT),
-        (b"", Pending.NO_OBJECT),
-        (b"[1]", Pending.NO_OBJECT),
-        (b'{"text":"a"} {}', Pending.NO_OBJECT),
-        (b'{"text":"\xff"}', Pending.NO_OBJECT),
-        (b'{"text":"a","ttc":null}', Pending.OWN_FIELDS),
-        (b'{"text":"a","\\u0074tc":{"state":"ready"}}', Pending.OWN_FIELDS),
-        (b'{"text":"a","ttc.state":"ready"}', Pending.OWN_FIELDS),
-        (b'{"text":{"an":"object"}}', Pending.TEXT),
-        (b'{"text":1.00000000000000000001}', Pending.TEXT),
-        (b'{"text":"\\ud800 alone","n":1e99}', Pending.TEXT),
+        (b"{broken\n", NotEncodedReason.NO_OBJECT),
+        (b"", NotEncodedReason.NO_OBJECT),
+        (b"[1]", NotEncodedReason.NO_OBJECT),
+        (b'{"text":"a"} {}', NotEncodedReason.NO_OBJECT),
+        (b'{"text":"\xff"}', NotEncodedReason.NO_OBJECT),
+        (b'{"text":"a","ttc":null}', NotEncodedReason.OWN_FIELDS),
+        (b'{"text":"a","\\u0074tc":{"state":"ready"}}', NotEncodedReason.OWN_FIELDS),
+        (b'{"text":"a","ttc.state":"ready"}', NotEncodedReason.OWN_FIELDS),
+        (b'{"text":{"an":"object"}}', NotEncodedReason.TEXT),
+        (b'{"text":1.00000000000000000001}', NotEncodedReason.TEXT),
+        (b'{"text":"\\ud800 alone","n":1e99}', NotEncodedReason.TEXT),
     ],
 )
-def test_documents_that_go_as_they_came(encoder: Encoder, spec: IndexSpec, line: bytes, reason: Pending) -> None:
+def test_documents_that_go_as_they_came(
+    encoder: Encoder, spec: IndexSpec, line: bytes, reason: NotEncodedReason
+) -> None:
     good = b'{"text":"The cat drinks milk."}'
     before, found, after = with_features([good, line, good], spec, "k", encoder)
     assert found is reason
@@ -92,4 +94,4 @@ def test_a_text_that_cannot_be_encoded_concerns_its_document_only(encoder: Encod
     lines = [b'{"text":"The cat"}', b'{"text":"The trout"}', b'{"text":"The owl"}', b'{"text":""}']
     results = with_features(lines, spec, "k", Picky(encoder))
     assert [isinstance(one, bytes) for one in results] == [True, False, True, True]
-    assert results[1] is Pending.TEXT
+    assert results[1] is NotEncodedReason.TEXT

@@ -10,37 +10,26 @@ import asyncio
 import gzip
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import orjson
 from starlette.types import Message, Send
 
-from es_ttc.common.caches import ExpiringCache
 from es_ttc.encoders.base import Encoder
-from es_ttc.errors import EsTtcError
-from es_ttc.index.attach.feature_locations import FeatureLocation, Indices
 from es_ttc.index.attach.fill import encode_items
 from es_ttc.index.attach.just_written import WrittenDocument, encode_just_written
 from es_ttc.index.attach.target import FeatureWrite
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.index.mappings.write_options import WriteOptions
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import RawHeaders
 from es_ttc.serving.logs import log
 from es_ttc.serving.pool import work_of
 from es_ttc.serving.request.response import compressed
-from es_ttc.serving.writes.followed_indices import is_a_name
-
-Locations = Mapping[str, FeatureLocation]
-"""By concrete index, where its features are stored."""
+from es_ttc.serving.writes.targets import Locations
 
 _KIND = "write"
-_SECONDS = 5.0
-"""Time for which the answer for a name is used."""
-_MAX_CACHED = 1024
-_LOOK_SECONDS = 2.0
 _MAX_TOGETHER = 32
 _MAX_RESPONSE = 8 * 2**20
 _CHANGED = ("created", "updated")
@@ -48,7 +37,7 @@ _WITH_PIPELINE = ("index", "create")
 """Operations of a `_bulk` that pass the index's pipeline."""
 
 
-class HeldResponse:
+class BufferedResponse:
     """A response that is kept until :meth:`release`, unless it is too long: then it is passed on as it comes."""
 
     def __init__(self, send: Send) -> None:
@@ -95,36 +84,12 @@ class HeldResponse:
         return any(name.lower() == b"content-encoding" for name, _ in self._held[0]["headers"])
 
 
-class LaterEncoding:
+class PostWriteEncoder:
     """Encodes written documents, with the gateway's own account."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._engine = gateway.engine.as_gateway().protocol()
-        self._cache: ExpiringCache[str, Locations] = ExpiringCache(_MAX_CACHED, _SECONDS)
-
-    def forget(self) -> None:
-        """Ask again for every name: a request may have changed what indices are."""
-        self._cache = ExpiringCache(_MAX_CACHED, _SECONDS)
-
-    async def of(self, name: str) -> Locations:
-        """Return the indices behind a name whose documents are encoded now; none if the gateway may not know."""
-        if not is_a_name(name):
-            return {}
-        cached = self._cache.get(name)
-        if cached is not None:
-            return cached.value
-        found: Locations = {}
-        try:
-            async with asyncio.timeout(_LOOK_SECONDS):
-                indices = await Indices.behind(self._engine, name)
-                found = {held.source.index: held for held in indices.present if _encoded_now(held)}
-        except (EsTtcError, TimeoutError):  # the write itself finds out, in the engine's words
-            pass
-        except Exception as error:  # noqa: BLE001 - whatever someone has put into `_meta`, the write is forwarded
-            log.warning("a mapping cannot be read", index=name, problem=f"{type(error).__name__}: {error}")
-        self._cache.put(name, found)
-        return found
 
     async def encode(
         self, answer: Any, locations: Locations, seconds: float, *, refresh: bool = False
@@ -152,11 +117,6 @@ class LaterEncoding:
     async def _encode(self, documents: Sequence[Any], spec: IndexSpec, encoder: Encoder) -> list[FeatureWrite]:
         with work_of(_KIND):
             return await self._gateway.encoding.run(encode_items, documents, spec, encoder)
-
-
-def _encoded_now(held: FeatureLocation) -> bool:
-    options = WriteOptions.of(held.holder.mapping)
-    return options is not None and options.encode == "now"
 
 
 def _written_in(answer: Any, locations: Locations) -> tuple[dict[str, dict[str, WrittenDocument]], int]:

@@ -10,12 +10,12 @@ import numpy as np
 from es_ttc.errors import EngineError
 from es_ttc.reranking.strategies import BudgetedReranker, RerankedList
 from es_ttc.reranking.strategies.retrieve_and_rerank import mixed
-from es_ttc.serving.adaptive.walk import WalkDocuments
 from es_ttc.serving.plan.bodies import OF_HITS
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.section import Section
 from es_ttc.serving.rescore.collapse import Group, WindowGroups, collapsed, firsts, window_groups
 from es_ttc.serving.rescore.ranking import Ranking, ranking_of
+from es_ttc.serving.strategies.walk import WalkDocuments
 from es_ttc.vectors.tokens import Float32
 
 _OF_HITS = OF_HITS | {"derived", "ext", "runtime_mappings", "stored_fields", "timeout"}

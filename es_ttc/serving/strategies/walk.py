@@ -31,7 +31,7 @@ from es_ttc.serving.features.keys import MARKS
 T = TypeVar("T")
 
 _LEAF = NEIGHBOURS.partition(".")[2]
-_HOW_TO_SEE = "give the caller the right to read [ttc-graph-*], or let the gateway read it (side_credentials)"
+_HOW_TO_SEE = "give the caller the right to read [ttc-graph-*], or let the gateway read it (side_index_auth)"
 _UNFINISHED = b"size=0&expand_wildcards=all&ignore_unavailable=true&allow_no_indices=true"
 _FAILING = "neighbours could not be read"
 _OTHERS_DATA = (LookupError, TypeError, ValueError)

@@ -15,7 +15,6 @@ from es_ttc.index.mappings.attached import side_alias
 from es_ttc.reranking.rerankers import Cost, ListwiseCalls, PointwiseCalls, Rerankers, charged_to
 from es_ttc.reranking.strategies.methods import BY_THEMSELVES
 from es_ttc.rescorers import registry
-from es_ttc.serving.adaptive.walk import WalkDocuments
 from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.features.index_meta import encoded_fields
 from es_ttc.serving.features.missing import NoFeatures
@@ -24,6 +23,7 @@ from es_ttc.serving.features.scores import Method, Timings, WindowRequest
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.strategies.walk import WalkDocuments
 
 T = TypeVar("T")
 

@@ -14,15 +14,6 @@ from es_ttc.reranking.strategies import STRATEGIES, Strategy, StrategyParams, bu
 from es_ttc.reranking.strategies.base import reranked_so_far
 from es_ttc.reranking.strategies.methods import RrParams, require_suited, with_defaults
 from es_ttc.rescorers import registry
-from es_ttc.serving.adaptive.page import TARGET_PARAMS, RankedHits, add_hits_outside_first_pass, in_groups, rank_hits
-from es_ttc.serving.adaptive.rerankers import (
-    ListwiseTextReranker,
-    PointwiseTextReranker,
-    RescorerReranker,
-    TextFields,
-    rescorer_of,
-)
-from es_ttc.serving.adaptive.walk import CallerNeighbours, WalkDocuments
 from es_ttc.serving.answer_forms import require_scores
 from es_ttc.serving.candidates.filters import UnknownFilter, filters_of_search
 from es_ttc.serving.deadline import Deadline, ScoringError
@@ -37,6 +28,15 @@ from es_ttc.serving.request.response import shortest
 from es_ttc.serving.rescore.collapse import groups_of
 from es_ttc.serving.rescore.page import RankedPage, first_pass_page, shown_hit
 from es_ttc.serving.rescore.ranking import pinned_count
+from es_ttc.serving.strategies.page import TARGET_PARAMS, RankedHits, add_hits_outside_first_pass, in_groups, rank_hits
+from es_ttc.serving.strategies.rerankers import (
+    ListwiseTextReranker,
+    PointwiseTextReranker,
+    RescorerReranker,
+    TextFields,
+    rescorer_of,
+)
+from es_ttc.serving.strategies.walk import CallerNeighbours, WalkDocuments
 from es_ttc.serving.summary import Summary
 
 _SHARED = ("derived", "runtime_mappings", "timeout")
@@ -47,7 +47,7 @@ _KNOWN_SECONDS = 60.0
 _MAX_KNOWN = 10_000
 
 
-class AdaptiveReranking:
+class StrategyReranking:
     """Starts searches whose method is a strategy of :mod:`es_ttc.reranking.strategies`."""
 
     def __init__(self, gateway: Gateway) -> None:
@@ -55,7 +55,7 @@ class AdaptiveReranking:
         self.fields = TextFields(gateway)
         self.with_graph: ExpiringCache[str, None] = ExpiringCache(_MAX_KNOWN, _KNOWN_SECONDS)
 
-    def begin(self, plan: SearchPlan, caller: Caller, started: float, *, encode: bool) -> "AdaptiveRescoring":
+    def begin(self, plan: SearchPlan, caller: Caller, started: float, *, encode: bool) -> "StrategyRescoring":
         """Check a request whose method is a strategy, and begin to encode its query if it is to be `encode`d now."""
         strategy, rerankers = STRATEGIES[plan.section.method], self.gateway.rerankers
         if plan.section.candidates is not None and plan.section.candidates.knn:
@@ -77,14 +77,14 @@ class AdaptiveReranking:
         begun = None
         if method is not None and plan.page.fetch and encode and plan.problem is None:
             begun = self.gateway.scorer.begin_encoding(method, plan.texts, caller)
-        return AdaptiveRescoring(self, plan, caller, strategy, params, method, begun, started)
+        return StrategyRescoring(self, plan, caller, strategy, params, method, begun, started)
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveRescoring:
+class StrategyRescoring:
     """One search whose method is a strategy."""
 
-    services: AdaptiveReranking
+    services: StrategyReranking
     plan: SearchPlan
     caller: Caller
     strategy: Strategy
@@ -155,7 +155,7 @@ class _Walk:
 
     def __init__(
         self,
-        search: AdaptiveRescoring,
+        search: StrategyRescoring,
         hits: Sequence[dict[str, Any]],
         timings: Timings,
         since: float,
@@ -163,7 +163,7 @@ class _Walk:
         undecided: str | None,
     ) -> None:
         gateway, plan, params, caller = search.services.gateway, search.plan, search.params, search.caller
-        budget = plan.section.timeout_ms or gateway.settings.default_timeout_ms
+        budget = plan.section.timeout_ms or gateway.settings.scoring_timeout_ms
         self._deadline = Deadline.within(budget, timeout_ms=plan.timeout_ms, started=search.started, since=since)
         self._search = search
         self._caller = caller
@@ -230,7 +230,7 @@ class _Walk:
         return RescorerReranker(self._search.services.gateway.scorer, method, request, self.documents, self._deadline)
 
     def _reranker_of(
-        self, search: AdaptiveRescoring
+        self, search: StrategyRescoring
     ) -> RescorerReranker | PointwiseTextReranker | ListwiseTextReranker:
         if search.method is not None:
             return self._scored_by(search.method, search.begun)
@@ -285,14 +285,14 @@ class _Walk:
             walk["cost"] = reranker.cost.as_dict()
         if search.strategy.walks:
             walk["outside"] = sum(document >= self._found for document in reranked.documents[: reranked.judged])
-            walk["graph"] = "unread" if graph.problem is not None else "missing" if graph.without else "read"
+            walk["graph"] = "unreadable" if graph.problem is not None else "missing" if graph.without else "read"
             times["graph"] = graph.waited * 1000
         if search.plan.section.detail:
             walk["calls"] = [self._call(document) for document in reranked.calls]
         parts: dict[str, Any] = {
             "window": min(self._found, search.plan.page.window),
             "scored": reranked.judged,
-            "walk": walk,
+            "strategy": walk,
         }
         if isinstance(reranker, RescorerReranker) and reranker.encoder is not None:
             parts["encoder"] = reranker.encoder
