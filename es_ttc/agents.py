@@ -28,7 +28,7 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
 from es_ttc.settings import GatewaySettings
 
-WINDOW = 100
+AGENT_WINDOW = 100
 MAX_HITS = 50
 _TEXT_CHARACTERS = 600
 _PASSAGE_CHARACTERS = 300  # on each side of the place that matched best
@@ -230,7 +230,7 @@ async def _rank(
         "size": size,
         "_source": [*fields],
         "rescore": {
-            "window_size": max(size, WINDOW),
+            "window_size": max(size, AGENT_WINDOW),
             "ttc": {"method": method, "query_text": query, "detail": True, **least},
         },
     }

@@ -129,7 +129,7 @@ async def worked_until(job_setup: JobSetup, job: str, enough: Callable[[JobStatu
     """Wait for a job's progress."""
     async with connected(settings_of(job_setup.engine)) as engine:
         deadline = time.monotonic() + WORK_SECONDS
-        while not enough(shown := await commands.shown(engine, job_setup.settings, job)):
+        while not enough(shown := await commands.shown_job(engine, job_setup.settings, job)):
             assert time.monotonic() < deadline, shown
             await asyncio.sleep(0.3)
         return shown

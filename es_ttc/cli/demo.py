@@ -30,10 +30,10 @@ from es_ttc.engine.node.spec import NodeSpec
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.lab.demo import limit_style, stdlib
 from es_ttc.lab.demo.exhibit import (
+    DEMO_WINDOW,
     METHODS,
     PAGE_SIZE,
     SHOWN_METHOD,
-    WINDOW,
     Exhibit,
     added_ms,
     fill_index,
@@ -240,8 +240,8 @@ def tables(exhibits: Sequence[Exhibit], results: Sequence[CollectionResult]) -> 
         parts += [_about(exhibit), Text(), Padding(method_table(rows), (0, 0, 1, 2))]
     parts.append(
         Text(
-            f"bm25, dense: the engine's own rankings; hybrid: both, fused. maxsim, spectral: BM25's best {WINDOW} in a "
-            f"new order. blend, the default: these and the {WINDOW} nearest documents, by all signals together. "
+            f"bm25, dense: the engine's own rankings; hybrid: both, fused. maxsim, spectral: BM25's best {DEMO_WINDOW} "
+            f"in a new order. blend, the default: these and the {DEMO_WINDOW} nearest documents, by all signals. "
             "Quality: 1 is perfect. Added: median time of a query beyond BM25's, all of it included.",
             FAINT,
         )

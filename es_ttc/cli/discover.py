@@ -28,7 +28,7 @@ from es_ttc.lab.discovery.proposers.llm import LlmProposer
 from es_ttc.lab.discovery.records import DiscoveryPlan, ProgramRecord, SearchLog, read_memory
 from es_ttc.lab.discovery.seeds import seeds
 from es_ttc.lab.discovery.summary import discovery_status as summarised
-from es_ttc.lab.discovery.summary import named
+from es_ttc.lab.discovery.summary import named_program
 from es_ttc.lab.discovery.tasks import load_tasks, plan_generated, plan_task
 from es_ttc.sandbox.confinement import seccomp
 from es_ttc.settings import GatewaySettings, LlmSettings, Settings
@@ -160,7 +160,7 @@ def status(search: Annotated[Path, search_argument], /, *, as_json: AsJson) -> N
 @command("es-ttc discover show my-search p12", group=discover)
 def show(search: Annotated[Path, search_argument], name: str, /, *, as_json: AsJson) -> None:
     """Show one program: its origin, its gain on each task, its source."""
-    record = named(read_memory(search)[1], name, search)
+    record = named_program(read_memory(search)[1], name, search)
     if as_json:
         print_json(record.model_dump(mode="json"))
         return
@@ -202,7 +202,7 @@ def promote(
     programs when it starts (`es-ttc serve --programs FOLDER`), and runs each program in a sandboxed process.
     """
     plan, records = read_memory(search)
-    record = named(records, name, search)
+    record = named_program(records, name, search)
     target = folder or GatewaySettings().programs
     if target is None:
         raise InvalidRequest("name the gateway's folder of programs: --to FOLDER, or ES_TTC_PROGRAMS")

@@ -29,7 +29,7 @@ from es_ttc.lab.evaluation.datasets import Collection, load_collection
 from es_ttc.lab.evaluation.methods import EvaluatedMethod, resolve
 from es_ttc.lab.evaluation.metrics import headline_metrics
 from es_ttc.lab.evaluation.plan import EvaluationPlan, run_plan
-from es_ttc.lab.evaluation.report import best, require_writable, shown_p_value, shown_score, signed, significance
+from es_ttc.lab.evaluation.report import best_method, require_writable, shown_p_value, shown_score, signed, significance
 from es_ttc.lab.evaluation.results import CollectionResult, Evaluation, MethodResult
 from es_ttc.rescorers.learned.model import read_models
 from es_ttc.rescorers.learned.rescorer import LearnedParams
@@ -271,7 +271,7 @@ def results_table(result: CollectionResult, k: int, *, wide: bool = True) -> Tab
         table.add_column(metric, justify="right")
     for heading in (f"Δ {main}", *(("95 % interval", "p") if wide else ()), "won/tied/lost", "ms"):
         table.add_column(heading, justify="right", no_wrap=True)
-    greatest = {metric: best(result, metric) for metric in metrics}
+    greatest = {metric: best_method(result, metric) for metric in metrics}
     for method in result.methods.values():
         means = {metric: method.scores.mean(metric) for metric in metrics}
         cells = [

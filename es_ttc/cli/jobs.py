@@ -168,7 +168,7 @@ def watch(job: str, /, *, engine: EngineUrl, as_json: AsJson) -> None:
     """Show the progress of JOB until it pauses or ends; with --json one line per update."""
     with Live(console=stdout, auto_refresh=False, transient=True) as live:
         while True:
-            status = _run(engine, lambda client, settings: commands.shown(client, settings, job))
+            status = _run(engine, lambda client, settings: commands.shown_job(client, settings, job))
             if as_json:
                 live.stop()
                 print_json(status.as_dict())

@@ -23,7 +23,7 @@ from es_ttc.rewriters import registry as rewriters
 _REWRITING = "60s"
 _NUMBERS = {"byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "scaled_float", "double"}
 COMPARED = ("bm25", "hybrid")  # rankings that a method's is compared with
-WINDOW = 100  # number of documents that a method rescores, and over which rankings are compared
+CLI_WINDOW = 100  # number of documents that a method rescores, and over which rankings are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class CliQuery:
     @property
     def window(self) -> int:
         """Number of documents that the method rescores."""
-        return max(self.size, WINDOW)
+        return max(self.size, CLI_WINDOW)
 
     def section(self) -> dict[str, Any]:
         """Return the method's section of a request."""

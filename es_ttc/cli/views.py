@@ -80,7 +80,7 @@ class ShownRanking:
         return {hit.id: place for place, hit in enumerate(self.hits, 1)}
 
 
-def printable(text: str) -> str:
+def printable_text(text: str) -> str:
     """Return a text without control characters for a terminal; the length does not change."""
     return _OBEYED.sub(lambda match: " " if match[0] in _SPACES else "\N{REPLACEMENT CHARACTER}", text)
 
@@ -121,7 +121,7 @@ def listing(ranking: ShownRanking, places: Iterable[int], *, relevant: Collectio
         if hit.score is not None:
             head.append(f"  {hit.score:.4f}", FAINT)
         if hit.label != hit.id:
-            head.append(f"  {printable(hit.id)}", FAINT)
+            head.append(f"  {printable_text(hit.id)}", FAINT)
         entries += [head, Padding(ShownPassage(hit), (0, 0, 0, 5))]
     return Group(*entries)
 
@@ -129,7 +129,7 @@ def listing(ranking: ShownRanking, places: Iterable[int], *, relevant: Collectio
 def answer(rankings: Sequence[ShownRanking], size: int) -> RenderableType:
     """Display one ranking as a list; several side by side, with the passages of the last one's best below."""
     last = rankings[-1]
-    note = (Text(f"{printable(last.note)}\n", FAINT),) if last.note else ()
+    note = (Text(f"{printable_text(last.note)}\n", FAINT),) if last.note else ()
     if len(rankings) == 1:
         return Group(*note, listing(last, range(1, size + 1)))
     return Group(
@@ -179,8 +179,8 @@ class ShownComparison:
 
 def _labelled(hit: ShownHit, text: str, relevant: Collection[str]) -> Text:
     if hit.id in relevant:
-        return Text(f"● {printable(text)}", RELEVANT_STYLE, no_wrap=True, overflow="ellipsis")
-    return Text(f"{'  ' if relevant else ''}{printable(text)}", no_wrap=True, overflow="ellipsis")
+        return Text(f"● {printable_text(text)}", RELEVANT_STYLE, no_wrap=True, overflow="ellipsis")
+    return Text(f"{'  ' if relevant else ''}{printable_text(text)}", no_wrap=True, overflow="ellipsis")
 
 
 def _move(before: int | None, now: int) -> Text:
@@ -195,7 +195,7 @@ def _move(before: int | None, now: int) -> Text:
 def _around(hit: ShownHit, cells: int) -> tuple[str, str, str]:
     """Return the text before the match, the match, and the text after it, within a number of cells."""
     field, start, end = _place(hit)
-    text = blanked(printable(hit.fields.get(field, "")))
+    text = blanked(printable_text(hit.fields.get(field, "")))
     start, end = whole_words(text, start, end)
     before, match, after = (_squeezed(part) for part in (text[:start], text[start:end], text[end:]))
     match = _head(match, cells)

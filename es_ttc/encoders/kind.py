@@ -106,7 +106,7 @@ def module_classes(folder: Path) -> list[str]:
 
 def module_list(folder: Path) -> list[dict[str, Any]]:
     """Return the modules in a folder's :data:`MODULES_FILE`; none without the file."""
-    modules = read_json(folder / MODULES_FILE, default=[])
+    modules = read_model_file(folder / MODULES_FILE, default=[])
     whole = isinstance(modules, list) and all(
         isinstance(module, dict) and isinstance(module.get("type"), str) and isinstance(module.get("path"), str)
         for module in modules
@@ -121,7 +121,7 @@ def module_list(folder: Path) -> list[dict[str, Any]]:
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a configuration file; {} if there is no such file."""
-    found = read_json(path)
+    found = read_model_file(path)
     if not isinstance(found, dict):
         raise ConfigurationError(f"configuration file [{path}] is no JSON object")
     return found
@@ -176,10 +176,10 @@ class PoolingConfig:
 
 def pooling_of(folder: Path) -> PoolingConfig:
     """Return the pooling in a model's folder; the mean if it says nothing."""
-    modules = read_json(folder / "modules.json", default=[])
+    modules = read_model_file(folder / "modules.json", default=[])
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     path = next((module["path"] for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), "1_Pooling")
-    config = read_json(folder / path / "config.json")
+    config = read_model_file(folder / path / "config.json")
     mode = config.get("pooling_mode") or [mode for key, mode in _LEGACY_POOLING.items() if config.get(key)] or "mean"
     modes = (mode,) if isinstance(mode, str) else tuple(mode)
     return PoolingConfig(modes, bool(config.get("include_prompt", True)))
@@ -188,15 +188,15 @@ def pooling_of(folder: Path) -> PoolingConfig:
 def max_length_of(folder: Path) -> int:
     """Return the maximum number of tokens of one input of a model."""
     stated = (
-        read_json(folder / "sentence_bert_config.json").get("max_seq_length"),
-        read_json(folder / "tokenizer_config.json").get("model_max_length"),
-        read_json(folder / "config.json").get("max_position_embeddings"),
+        read_model_file(folder / "sentence_bert_config.json").get("max_seq_length"),
+        read_model_file(folder / "tokenizer_config.json").get("model_max_length"),
+        read_model_file(folder / "config.json").get("max_position_embeddings"),
     )
     # Tokenizers without a limit contain a huge number.
     return next((int(length) for length in stated if length and length < 1_000_000), _DEFAULT_MAX_LENGTH)
 
 
-def read_json(path: Path, default: Any = None) -> Any:
+def read_model_file(path: Path, default: Any = None) -> Any:
     """Return a configuration file's content; the default, or {}, if there is no such file."""
     if not path.is_file():
         return {} if default is None else default

@@ -16,7 +16,7 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Role
-from es_ttc.encoders.kind import max_length_of, pooling_of, read_json
+from es_ttc.encoders.kind import max_length_of, pooling_of, read_model_file
 from es_ttc.encoders.options import LoadOptions, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
@@ -42,7 +42,7 @@ def load_onnx(files: ModelFiles, options: LoadOptions) -> TextEncoder:
     """Load a model on ONNX Runtime; see :func:`es_ttc.encoders.load_encoder`."""
     if files.onnx is None:
         raise ConfigurationError(f"encoder [{files.model}] has no ONNX model: take @torch")
-    config = read_json(files.folder / "config_sentence_transformers.json")
+    config = read_model_file(files.folder / "config_sentence_transformers.json")
     prompts = role_prompts(config.get("prompts") or {}, config.get("default_prompt_name"))
     model = OnnxModel(files.onnx, *_pooling(files.folder), threads=options.threads or os.cpu_count() or 1)
     identity = identity_of(
@@ -149,7 +149,7 @@ class OnnxGraph:
 
 def _pooling(folder: Path) -> tuple[Pooling, bool]:
     """Return the pooling in a folder's configuration (default: mean), and whether the prompt is pooled too."""
-    modules = read_json(folder / "modules.json", default=[])
+    modules = read_model_file(folder / "modules.json", default=[])
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     unknown = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
     if unknown:

@@ -16,7 +16,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from es_ttc.encoders.base import Role
-from es_ttc.encoders.kind import max_length_of, read_json
+from es_ttc.encoders.kind import max_length_of, read_model_file
 from es_ttc.encoders.options import LoadOptions, identity_of
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder, WindowVectors
@@ -40,11 +40,11 @@ def load_served(files: ModelFiles, settings: Settings, options: LoadOptions) -> 
             f"encoder [{files.model}@vllm] runs behind a server: set ES_TTC_ENCODER_URL (encoder_url) to its address, "
             "such as http://127.0.0.1:8000/v1"
         )
-    config = read_json(files.folder / "config_sentence_transformers.json")
+    config = read_model_file(files.folder / "config_sentence_transformers.json")
     prompts = role_prompts(config.get("prompts") or {}, config.get("default_prompt_name"))
     url = api_base(settings.encoder_url, "encoder_url")
     model = VllmModel(EndpointSettings(url=url, api_key=settings.encoder_api_key), files.model)
-    own = files.dims or int(read_json(files.folder / "config.json").get("hidden_size", 0))
+    own = files.dims or int(read_model_file(files.folder / "config.json").get("hidden_size", 0))
     served = model.dims()
     if own and own != served:
         raise ConfigurationError(

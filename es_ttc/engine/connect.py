@@ -9,7 +9,7 @@ import orjson
 
 from es_ttc.engine.addresses import NodePool, engine_addresses
 from es_ttc.engine.aws import signer_of
-from es_ttc.engine.exchange import Answer, Unreachable, answer_of, not_json, why_unconnected
+from es_ttc.engine.exchange import HttpAnswer, Unreachable, answer_of, not_json, why_unconnected
 from es_ttc.engine.http import TLS_ERRORS, open_session, request_timeout, service_headers
 from es_ttc.engine.protocol import Engine
 from es_ttc.engine.versions import Product, identify, neither
@@ -82,7 +82,7 @@ async def engine_info(settings: EngineSettings) -> Any:
     seconds = settings.request_timeout
     timeout = request_timeout(settings)
 
-    async def send() -> Answer:
+    async def send() -> HttpAnswer:
         node = nodes.order()[0]
         url = node.target(b"/", b"")
         signed = {} if signer is None else await signer.headers("GET", url, None)
@@ -95,11 +95,11 @@ async def engine_info(settings: EngineSettings) -> Any:
             nodes.failed(node)
             raise Unreachable(why_unconnected(error), may_repeat=not isinstance(error, TLS_ERRORS)) from error
         try:
-            return Answer(status, orjson.loads(raw))
+            return HttpAnswer(status, orjson.loads(raw))
         except orjson.JSONDecodeError as error:
             if status < 300:
                 raise not_json(engine, "GET", "/") from error
-            return Answer(status, None)  # a proxy's page
+            return HttpAnswer(status, None)  # a proxy's page
 
     async with open_session(settings, connections=1) as session:
         answer = await answer_of(send, "GET", "/", engine=engine, nodes=len(nodes.addresses), seconds=seconds)

@@ -16,9 +16,17 @@ from elasticsearch import AsyncElasticsearch
 from elasticsearch.serializer import OrjsonSerializer
 
 from es_ttc.common import exact_numbers
-from es_ttc.engine.exchange import Answer, Unreachable, why_unconnected
+from es_ttc.engine.exchange import HttpAnswer, Unreachable, why_unconnected
 from es_ttc.engine.http import NodeConnector, connect_seconds, service_headers
-from es_ttc.engine.protocol import CONNECTIONS, JSON, Detected, Engine, PointInTimeApi, exact, tls_options
+from es_ttc.engine.protocol import (
+    CONNECTIONS,
+    JSON,
+    Detected,
+    Engine,
+    PointInTimeApi,
+    exact_numbers_wanted,
+    tls_options,
+)
 from es_ttc.engine.versions import NOT_OFFERED, Product
 from es_ttc.errors import EngineError
 from es_ttc.settings import EngineSettings
@@ -30,7 +38,7 @@ class _Serializer(OrjsonSerializer):
     """The client's serializer, which keeps lone surrogates, and numbers exact where requested."""
 
     def json_loads(self, data: bytes) -> Any:
-        if exact.get():
+        if exact_numbers_wanted.get():
             return exact_numbers.loads(data, lone_surrogates=True)
         try:
             return super().json_loads(data)
@@ -80,7 +88,7 @@ class ElasticsearchEngine(Engine):
 
     async def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
-    ) -> Answer:
+    ) -> HttpAnswer:
         headers = {**self._headers, "accept": JSON}
         if body is not None:
             headers["content-type"] = content_type
@@ -105,7 +113,7 @@ class ElasticsearchEngine(Engine):
             raise Unreachable(
                 why_unconnected(cause) if unsent else error.message, may_repeat=True, unsent=unsent
             ) from error
-        return Answer(meta.status, answer)
+        return HttpAnswer(meta.status, answer)
 
     async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
         del nodes

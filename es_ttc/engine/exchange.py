@@ -29,7 +29,7 @@ _FIXES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """The engine's response; the body is decoded, or None if it was empty."""
 
     status: int
@@ -67,7 +67,7 @@ def why_unconnected(error: object) -> str:
 
 
 async def answer_of(
-    send: Callable[[], Awaitable[Answer]],
+    send: Callable[[], Awaitable[HttpAnswer]],
     method: str,
     path: str,
     *,
@@ -75,7 +75,7 @@ async def answer_of(
     nodes: int,
     seconds: float,
     accept: Sequence[int] = (),
-) -> Answer:
+) -> HttpAnswer:
     """Return the response to a request; a read is repeated where that may help."""
     repeatable = method in ("GET", "HEAD") or (method == "POST" and path.rpartition("/")[2] in READ_POSTS)
     other_nodes = nodes > 1
@@ -129,7 +129,7 @@ def reason_of(error: Any) -> str:
     return ", caused by ".join(dict.fromkeys(parts))
 
 
-def _failure(method: str, path: str, answer: Answer) -> EngineError:
+def _failure(method: str, path: str, answer: HttpAnswer) -> EngineError:
     kind = EngineUnavailable if answer.status in BUSY else EngineError
     body = answer.body
     reason = reason_of(body.get("error", body)) if isinstance(body, Mapping) else str(body or "no reason given")

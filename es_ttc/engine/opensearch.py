@@ -13,9 +13,9 @@ from opensearchpy._async.http_aiohttp import OpenSearchClientResponse
 from es_ttc.common import exact_numbers
 from es_ttc.engine.addresses import engine_addresses
 from es_ttc.engine.aws import signer_of
-from es_ttc.engine.exchange import Answer, Unreachable, why_unconnected
+from es_ttc.engine.exchange import HttpAnswer, Unreachable, why_unconnected
 from es_ttc.engine.http import TLS_ERRORS, NodeConnector, connect_seconds, service_headers
-from es_ttc.engine.protocol import CONNECTIONS, Detected, Engine, PointInTimeApi, exact, tls_options
+from es_ttc.engine.protocol import CONNECTIONS, Detected, Engine, PointInTimeApi, exact_numbers_wanted, tls_options
 from es_ttc.engine.versions import Product
 from es_ttc.settings import EngineSettings
 
@@ -27,7 +27,7 @@ class _Serializer(opensearchpy.JSONSerializer):
     """The client's serializer, which keeps numbers exact where requested."""
 
     def loads(self, s: str) -> Any:
-        if not exact.get():
+        if not exact_numbers_wanted.get():
             return super().loads(s)
         try:
             return exact_numbers.loads(s, lone_surrogates=True)
@@ -85,7 +85,7 @@ class OpenSearchEngine(Engine):
 
     async def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
-    ) -> Answer:
+    ) -> HttpAnswer:
         headers = {"content-type": content_type}
         if self._signer is not None:  # for the URL that the client will send
             url = self._address.target(path.encode(), urlencode(params).encode())
@@ -102,11 +102,11 @@ class OpenSearchEngine(Engine):
                 why_unconnected(error.info), may_repeat=not isinstance(error.info, TLS_ERRORS), unsent=unsent
             ) from error
         except opensearchpy.TransportError as error:
-            return Answer(int(error.status_code), error.info)
+            return HttpAnswer(int(error.status_code), error.info)
         except opensearchpy.SerializationError as error:
             raise self._not_json(method, path) from error
         # The client returns a boolean for HEAD.
-        return Answer(200 if answer is not False else 404, answer)
+        return HttpAnswer(200 if answer is not False else 404, answer)
 
     async def _detect(self, nodes: Mapping[str, Any]) -> Detected:
         """Detect whether every data node has k-NN, whose Lucene engine needs no native libraries."""

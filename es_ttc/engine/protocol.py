@@ -12,7 +12,7 @@ from urllib.parse import quote
 import orjson
 
 from es_ttc.engine.addresses import engine_addresses
-from es_ttc.engine.exchange import Answer, answer_of, not_json, reason_of, require_all_shards
+from es_ttc.engine.exchange import HttpAnswer, answer_of, not_json, reason_of, require_all_shards
 from es_ttc.engine.versions import (
     NOT_OFFERED,
     SERVERLESS_MANAGED_SETTINGS,
@@ -35,7 +35,9 @@ NDJSON = "application/x-ndjson"
 CONNECTIONS = 32
 PIT_KEEP_ALIVE = "5m"
 DEFAULT_MAX_CONTENT_LENGTH = 100 * 2**20
-exact: ContextVar[bool] = ContextVar("exact", default=False)  # whether the response's numbers must stay exact
+exact_numbers_wanted: ContextVar[bool] = ContextVar(
+    "exact", default=False
+)  # whether the response's numbers must stay exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class Engine(ABC):
     @abstractmethod
     async def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send one request, once."""
 
     @abstractmethod
@@ -270,11 +272,11 @@ class Engine(ABC):
 
     async def exact_search(self, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Run one `_search`; numbers that would change become :class:`es_ttc.common.exact_numbers.ExactNumber`."""
-        token = exact.set(True)
+        token = exact_numbers_wanted.set(True)
         try:
             return await self.search(index, body)
         finally:
-            exact.reset(token)
+            exact_numbers_wanted.reset(token)
 
     async def scan(
         self, index: str, query: Mapping[str, Any], *, source: Sequence[str] | bool, batch: int = 1000
@@ -347,7 +349,7 @@ class Engine(ABC):
         seconds: float,
         *,
         accept: Sequence[int] = (),
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Send a request; see :func:`answer_of`."""
         return await answer_of(
             lambda: self._exchange(method, path, params, body, content_type, seconds),

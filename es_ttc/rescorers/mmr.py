@@ -91,7 +91,7 @@ class MmrRescorer:
 def _relevance(query: Query, window: Window, params: MmrParams) -> Float32:
     assert window.pooled is not None  # noqa: S101 - promised by needs
     if params.relevance == "cosine":
-        return relevance(query, window.pooled)
+        return relevance_scores(query, window.pooled)
     return scaled(window.first_pass)
 
 
@@ -103,7 +103,7 @@ def scaled(scores: Float32) -> Float32:
     return spread
 
 
-def relevance(query: Query, pooled: Float32) -> Float32:
+def relevance_scores(query: Query, pooled: Float32) -> Float32:
     """Return each document's greatest cosine with a query vector, ``(k,)``."""
     cosines: Float32 = np.max(pooled @ query.vectors.T, axis=1)
     return cosines

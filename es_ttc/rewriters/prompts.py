@@ -17,7 +17,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.llm import Prompt
 from es_ttc.llm.prompts import checked_prompt, read_prompt
 
-Api = Literal["chat", "completions"]
+PromptApi = Literal["chat", "completions"]
 
 QUERY_PLACEHOLDERS = frozenset({"query", "most"})
 EXPANSION_SCHEMA = phrases_schema(50)
@@ -30,11 +30,11 @@ class Prompts:
         found = sorted(folder.glob("*.txt")) if folder is not None else []
         self._own = {path.stem: read_prompt(path, QUERY_PLACEHOLDERS) for path in found}
 
-    def names(self, api: Api) -> list[str]:
+    def names(self, api: PromptApi) -> list[str]:
         """Return the names that a request may use."""
         return sorted({*self._own, *_built_in(api)})
 
-    def named(self, name: str, api: Api) -> Prompt:
+    def named(self, name: str, api: PromptApi) -> Prompt:
         """Return a prompt."""
         found = self._own.get(name) or _built_in(api).get(name)
         if found is None:
@@ -43,7 +43,7 @@ class Prompts:
 
 
 @lru_cache
-def _built_in(api: Api) -> dict[str, Prompt]:
+def _built_in(api: PromptApi) -> dict[str, Prompt]:
     ending = f".{api}.txt"
     texts: Collection[tuple[str, str]] = [
         (file.name.removesuffix(ending), file.read_text(encoding="utf-8"))

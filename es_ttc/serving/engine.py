@@ -326,7 +326,7 @@ class _ProtocolEngine(Engine):
 
     async def _exchange(
         self, method: str, path: str, params: Mapping[str, str], body: bytes | None, content_type: str, seconds: float
-    ) -> exchange.Answer:
+    ) -> exchange.HttpAnswer:
         del seconds  # the gateway's own timeout is used
         query_string = urlencode(params).encode()
         try:
@@ -336,7 +336,7 @@ class _ProtocolEngine(Engine):
         except EngineUnavailable as error:
             raise exchange.Unreachable(str(error), may_repeat=False) from error
         try:
-            return exchange.Answer(answer.status, await jsonio.loads_answer(answer.body) if answer.body else None)
+            return exchange.HttpAnswer(answer.status, await jsonio.loads_answer(answer.body) if answer.body else None)
         except ValueError as error:
             raise self._not_json(method, path) from error
 
@@ -386,6 +386,6 @@ def _lines(searches: Sequence[tuple[bytes, bytes | Body]]) -> bytes:
 
 def _json_or_none(raw: bytes) -> Any:
     try:
-        return jsonio.loads(raw)
+        return jsonio.loads_json(raw)
     except ValueError:
         return None

@@ -96,7 +96,7 @@ class Trial:
             return None
         params = SearchParams.parse(incoming.query_string)
         try:
-            body = jsonio.loads(raw)
+            body = jsonio.loads_json(raw)
             plan = plan_search(body, params.engine, max_window=self._max_window) if isinstance(body, dict) else None
         except (InvalidRequest, RecursionError, ValueError):
             return None
@@ -149,7 +149,7 @@ class Trial:
         outcome, headers, found = await asyncio.create_task(search, context=context)
         if outcome.status != 200 or not outcome.applied:
             return None
-        body: dict[str, Any] = jsonio.loads(found)
+        body: dict[str, Any] = jsonio.loads_json(found)
         return _Answer(body, headers) if all("_id" in hit for hit in body["hits"]["hits"]) else None
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from es_ttc.cli.views import ShownComparison, ShownHit, ShownPassage, ShownRanking, ShownSpan, listing, printable
+from es_ttc.cli.views import ShownComparison, ShownHit, ShownPassage, ShownRanking, ShownSpan, listing, printable_text
 
 TEXT = (
     "This module gives access to mathematical functions. acos(x): Return the arc cosine of x. "
@@ -164,11 +164,11 @@ def test_documents_do_not_command_the_terminal() -> None:
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_cleaning_keeps_every_position_and_leaves_nothing_that_a_terminal_obeys(text: str) -> None:
-    cleaned = printable(text)
+    cleaned = printable_text(text)
     assert len(cleaned) == len(text)
     cleaned.encode()  # a lone surrogate would raise
     assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in cleaned)
-    assert printable(cleaned) == cleaned
+    assert printable_text(cleaned) == cleaned
 
 
 @given(st.text(max_size=300), st.integers(0, 300), st.integers(0, 300), st.integers(16, 120), st.integers(1, 4))

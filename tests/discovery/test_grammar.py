@@ -8,7 +8,7 @@ import pytest
 
 from es_ttc.lab.discovery.evaluator import Limits, run
 from es_ttc.lab.discovery.grammar.operations import GRAMMAR, PRIMITIVE_MODULES
-from es_ttc.lab.discovery.grammar.trees import Tree, cross, draw, mutate, render
+from es_ttc.lab.discovery.grammar.trees import Tree, cross, draw, mutate, render_tree
 from es_ttc.lab.discovery.proposers.grammar import GrammarProposer
 from es_ttc.lab.discovery.records import ProgramRecord, ProposedProgram
 from es_ttc.lab.discovery.seeds import KNOWN, seeds
@@ -27,7 +27,7 @@ BATCH = "\n".join(
 
 @pytest.mark.parametrize("name", ["sentmaxsim", "covtriple", "lexhybridrrf", "crossroundrrf", "diversedualctx"])
 def test_a_known_tree_is_the_papers_program(name: str, tasks: Sequence[DiscoveryTask]) -> None:
-    written = run(render(KNOWN[name], name), tasks, Limits())
+    written = run(render_tree(KNOWN[name], name), tasks, Limits())
     ours = run(BATCH.format(name=name), tasks, Limits())
     for one, other in zip(written, ours, strict=True):
         np.testing.assert_array_equal(one.scores, other.scores)
@@ -56,10 +56,10 @@ def test_grammar_proposals_are_allowed_and_run(bees: DiscoveryTask) -> None:
         if len(list(tree.nodes())) > 30:
             tree = draw(source, "scores")
         assert Tree.from_json(tree.as_json()) == tree
-        check(render(tree, "x"))
+        check(render_tree(tree, "x"))
         grown.append(tree)
     for tree in grown[::10]:
-        (ran,) = run(render(tree, "x"), [bees], Limits())
+        (ran,) = run(render_tree(tree, "x"), [bees], Limits())
         assert ran.scores.shape == bees.size
 
 
@@ -73,7 +73,7 @@ def test_every_operation_runs(bees: DiscoveryTask) -> None:
         if missing & {node.name for node in tree.nodes()}:
             trees.append(tree)
     everything = Tree("zsum", tuple(trees))
-    (ran,) = run(render(everything, "all of them"), [bees], Limits(cost=100))
+    (ran,) = run(render_tree(everything, "all of them"), [bees], Limits(cost=100))
     assert ran.scores.shape == bees.size
 
 

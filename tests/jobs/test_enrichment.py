@@ -54,7 +54,7 @@ async def test_enrichment_job_without_a_model_is_paused_with_the_reason(
         assert (again.enrichment.job.budget.tokens, again.enrichment.job.refresh) == (1000, 0.5)
     [without] = await follow(engine, settings, index_name, "later")
     assert without.enrichment is None
-    assert (await commands.shown(engine, settings, job.id)).state == "cancelled"
+    assert (await commands.shown_job(engine, settings, job.id)).state == "cancelled"
     await unfollow(engine, settings.jobs_index, index_name)
 
 
@@ -109,7 +109,7 @@ async def test_enrichment_of_a_grown_corpus_filters_phrases_anew(
             assert (grown.filtered, grown.plan.refreshed, len(model.asked)) == (6, 1, 6)
             assert await phrases() == {f"d{number}": ["flood"] for number in range(6)}
             assert await engine.count(index_name, {"term": {"ttc.enriched": grown.plan.key}}) == 6
-            shown = await commands.shown(engine, settings, grown.id)
+            shown = await commands.shown_job(engine, settings, grown.id)
             assert (shown.state, shown.progress.done, shown.progress.pending) == ("idle", 6, 0)
             await redis.aclose()
     await unfollow(engine, settings.jobs_index, index_name)

@@ -50,7 +50,7 @@ async def test_encoding_job_paused_resumed_and_cancelled_with_two_workers(
     await commands.pause(engine, settings, job)
     assert await turn() is TurnEnd.NOT_DUE
     await engine.refresh(index_name)
-    assert (await commands.shown(engine, settings, job)).progress.pending == 5
+    assert (await commands.shown_job(engine, settings, job)).progress.pending == 5
     with pytest.raises(InvalidRequest, match="costs no tokens"):
         await commands.resume(engine, settings, job, tokens=5)
     with pytest.raises(InvalidRequest, match="es-ttc fill"):
@@ -145,6 +145,6 @@ async def test_progress_after_a_lost_checkpoint_is_counted_from_the_index(
             await engine.request("PUT", f"/{index_name}/_doc/{number}", body={"text": f"The cat {number}."})
         await settled(engine, settings, index_name)
     await store.checkpoints.put(job, (await store.checkpoints.get(job)).model_copy(update={"written": 1}))
-    shown = (await commands.shown(engine, settings, job)).progress
+    shown = (await commands.shown_job(engine, settings, job)).progress
     assert (shown.total, shown.done, shown.failed, shown.pending) == (3, 3, 0, 0)
     await unfollow(engine, settings.jobs_index, index_name)

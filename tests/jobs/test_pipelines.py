@@ -218,7 +218,7 @@ async def test_follow_attached_index_encodes_changes_and_unfollow_restores_it(
     assert after["changed"][0] == first["changed"][0] + 1
     reply = ask(gateway, index_name, "a fish", "spectral")
     assert (reply.ids[0], reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == ("changed", 4, None)
-    shown = await commands.shown(engine, settings, job)
+    shown = await commands.shown_job(engine, settings, job)
     assert shown.progress.done == 4
     assert (
         await JobStore(engine, settings.jobs_index).checkpoints.get(job)
@@ -229,7 +229,7 @@ async def test_follow_attached_index_encodes_changes_and_unfollow_restores_it(
     assert shown.as_dict()["progress"]["removed"] == 1
     assert await unfollow(engine, settings.jobs_index, index_name)
     assert not await unfollow(engine, settings.jobs_index, index_name)
-    assert (await commands.shown(engine, settings, job)).state == "cancelled"
+    assert (await commands.shown_job(engine, settings, job)).state == "cancelled"
     [source] = await Index.behind(engine, index_name)
     assert source.settings["index.final_pipeline"] == final
 

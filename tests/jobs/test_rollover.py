@@ -78,7 +78,7 @@ async def test_rollover_new_index_is_followed(
         assert reply.json()["hits"]["hits"][0]["_source"]["title"] == "a trout"
         await engine.delete_index(first.index)
         assert [job.index for job in await start_next(store, jobs)] == [second]
-        assert (await commands.shown(engine, settings, encoding_job_id(first.index))).state == "cancelled"
+        assert (await commands.shown_job(engine, settings, encoding_job_id(first.index))).state == "cancelled"
     finally:
         if streams:
             await engine.request("DELETE", f"/_data_stream/{name}")
@@ -164,6 +164,6 @@ async def test_encoding_job_of_a_deleted_index_is_cancelled(
         await take_encoding_turn(
             JobStore(engine, settings.jobs_index), settings, encoders, encoding_job_id(index_name), lambda: False
         )
-    shown = await commands.shown(engine, settings, encoding_job_id(index_name))
+    shown = await commands.shown_job(engine, settings, encoding_job_id(index_name))
     assert (shown.job.status, shown.job.reason) == (JobState.CANCELLED, "its index was deleted")
     assert await commands.listed(engine, settings, [JobState.RUNNING]) == []

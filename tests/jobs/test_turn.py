@@ -78,7 +78,7 @@ class Desk:
         return await self.shown(job)
 
     async def shown(self, job: str) -> JobStatus[Any]:
-        return await commands.shown(self.engine, self.settings, job)
+        return await commands.shown_job(self.engine, self.settings, job)
 
     async def asked_about(self, documents: int) -> None:
         """Wait until the model has been asked so many questions."""
@@ -459,7 +459,7 @@ async def test_a_real_model_is_asked(engine: Engine, index_name: str, tmp_path: 
         pass
     assert end is TurnEnd.NOTHING_LEFT
     await finish(store, submitted.job.id)
-    shown = await commands.shown(engine, job_setup.settings, submitted.job.id)
+    shown = await commands.shown_job(engine, job_setup.settings, submitted.job.id)
     assert isinstance(shown.job, Job)
     assert (shown.state, shown.job.plan.model, shown.job.plan.prompt) == ("completed", "gemma-3-270m", "base")
     assert shown.progress.done == 1

@@ -80,7 +80,7 @@ async def test_commands_and_two_workers_on_one_redis(
             job = (await jobs("submit", index_name, "--continuous", "--tau", "0.5", "--json"))["id"]
             await fill(engine, index_name, range(60, 65))
             deadline = time.monotonic() + 60
-            while (await commands.shown(engine, job_setup.settings, job)).progress.done < 5:
+            while (await commands.shown_job(engine, job_setup.settings, job)).progress.done < 5:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.3)
             assert (await jobs("pause", job, "--json"))["state"] == "paused"
@@ -166,7 +166,7 @@ async def at_work(job_setup: JobSetup, job: str, worker: Worker) -> None:
 async def look(job_setup: JobSetup, job: str) -> JobStatus[Any] | None:
     engine = await connected(job_setup.engine)
     try:
-        return await commands.shown(engine, job_setup.settings, job)
+        return await commands.shown_job(engine, job_setup.settings, job)
     except EsTtcError:
         return None  # the engine has just come back, its shards have not
     finally:

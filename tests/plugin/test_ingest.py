@@ -307,7 +307,7 @@ async def test_a_followed_index_encodes_and_enriches_by_the_plugins_processor(
             assert own(hits(plugged, ["new"])["new"])["ttc.state"] == "ready"
             async with following(engine, settings, index, encoder):
                 assert {state for _, state in (await settled(engine, settings, index)).values()} <= {"ready", "empty"}
-            assert (await commands.shown(engine, settings, job)).progress.failed == 0
+            assert (await commands.shown_job(engine, settings, job)).progress.failed == 0
             assert await unfollow(engine, settings.jobs_index, index)
             assert call(plugged.url, "GET", f"/_ingest/pipeline/ttc-writes-{index}").status == 404
         finally:

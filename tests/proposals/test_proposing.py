@@ -9,7 +9,7 @@ from es_ttc.enrichment.proposals.plan import Plan, prompt_names, prompt_of
 from es_ttc.enrichment.proposals.proposing import NoReadableProposal, propose_phrases
 from es_ttc.errors import ConfigurationError
 from es_ttc.llm import LlmClient, Usage
-from es_ttc.rewriters.prompts import Api, Prompts
+from es_ttc.rewriters.prompts import PromptApi, Prompts
 from tests.support.llm import reply, scripted_model, settings_for
 
 
@@ -77,7 +77,7 @@ def test_every_prompt_that_comes_along_can_be_asked(name: str) -> None:
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
 @pytest.mark.parametrize("name", ["claims", "duplicates", "general", "multihop", "questions"])
-def test_a_prompt_for_vocabulary_of_a_query_forbids_a_guess(name: str, api: Api) -> None:
+def test_a_prompt_for_vocabulary_of_a_query_forbids_a_guess(name: str, api: PromptApi) -> None:
     assert re.search(r"\b(Do not|No) (guess|answer)\b", Prompts().named(name, api).text)
 
 

@@ -135,7 +135,7 @@ def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
     documents = [{"_id": f"d{number}", "text": "a cat", "long": "x" * 60_000} for number in range(30)]
     make_index(engine_url, index_name, encoder, documents=documents, shards=1)
     decoding: set[str] = set()
-    decode = jsonio.loads
+    decode = jsonio.loads_json
 
     def loads(raw: bytes) -> Any:
         if len(raw) > 2**19:

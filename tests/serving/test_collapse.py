@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.rescore.collapse import collapsed, window_groups
-from es_ttc.serving.rescore.ranking import Ranking
+from es_ttc.serving.rescore.ranking import OrderedScores
 from tests.serving.client import Reply, call, search
 from tests.serving.conftest import SearchStack, fill
 from tests.serving.corpus import CATS, EVERYTHING, corpus, in_memory, ttc_rescore
@@ -148,7 +148,7 @@ def test_the_best_of_each_group_is_kept_in_order(documents: list[tuple[int, floa
     groups = [group for group, _ in documents]
     scores = np.array([score for _, score in documents], dtype=np.float32)
     order = np.argsort(-scores, kind="stable")
-    kept = collapsed(Ranking(order, scores[order]), groups)
+    kept = collapsed(OrderedScores(order, scores[order]), groups)
     assert {groups[place] for place in kept.order} == set(groups)
     assert len(kept.order) == len(set(groups))
     for place, score in zip(kept.order.tolist(), kept.scores.tolist(), strict=True):

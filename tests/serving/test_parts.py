@@ -61,13 +61,13 @@ async def test_late_work_does_not_hold_the_loop() -> None:
     ],
 )
 def test_json_survives_whatever_a_document_may_hold(raw: bytes) -> None:
-    assert jsonio.dumps(jsonio.loads(raw)) == raw
+    assert jsonio.dumps(jsonio.loads_json(raw)) == raw
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"a":NaN}', b"[Infinity]", b"[" * 100_000, b"\xff\xfe"])
 def test_decode_invalid_json_is_a_value_error(raw: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whichever of its kinds
-        jsonio.loads(raw)
+        jsonio.loads_json(raw)
 
 
 def test_gzip_bodies_are_bounded_and_checked() -> None:

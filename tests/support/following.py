@@ -67,7 +67,7 @@ async def settled(engine: Engine, settings: Settings, index: str) -> dict[str, t
 
     async def idle() -> bool:
         await engine.refresh(index)
-        return (await commands.shown(engine, settings, encoding_job_id(index))).state == "idle"
+        return (await commands.shown_job(engine, settings, encoding_job_id(index))).state == "idle"
 
     await until(idle)
     before = await versions(engine, index)

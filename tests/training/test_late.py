@@ -32,7 +32,7 @@ from es_ttc.lab.training.late.recipe import (
 )
 from es_ttc.lab.training.late.session import (
     LateRequest,
-    build,
+    build_model,
     checkpoint_of,
     principal_directions,
     run_late_training,
@@ -162,7 +162,7 @@ def test_a_stopped_training_goes_on_to_the_same_weights(plain: Path, tmp_path: P
 
 
 def test_the_untrained_model_of_full_width_is_the_backbones_own_late_interaction(plain: Path) -> None:
-    model = build(plain, replace(SHAPE, dimensions=HIDDEN), TEXTS)
+    model = build_model(plain, replace(SHAPE, dimensions=HIDDEN), TEXTS)
     own: Any = BertModel.from_pretrained(plain)
     own.eval()
     tokenizer = model.tokenizer
@@ -189,7 +189,7 @@ def test_principal_directions_keep_what_a_singular_value_decomposition_keeps(see
 def test_the_loss_is_cross_entropy_of_the_librarys_scores(plain: Path, tmp_path: Path) -> None:
     """Computed by hand: each query's documents are its positive and all that are not relevant to it."""
     task = load_late_task(write_seen(tmp_path / "tools"), seed=0, pool=8)
-    model = build(plain, SHAPE, task.documents)
+    model = build_model(plain, SHAPE, task.documents)
     recipe = LateRecipe(task, model, LateOptions(negatives=2, train_length=48, temperature=0.5))
     recipe.begin_epoch(np.random.default_rng(0))
     batch = np.arange(len(task.train))
@@ -280,7 +280,7 @@ def test_train_late_refuses_invalid_data_and_options(
 
 
 def test_layers_are_counted_from_the_last(plain: Path) -> None:
-    model: MultiVectorEncoder = build(plain, SHAPE, TEXTS)
+    model: MultiVectorEncoder = build_model(plain, SHAPE, TEXTS)
     train_last_layers(model, 2)
     frozen = {name for name, weights in model.named_parameters() if not weights.requires_grad}
     assert frozen

@@ -23,7 +23,7 @@ async def unattended(engine: Engine, settings: Settings) -> str:
     return await JobStore(engine, settings.jobs_index).leases.unattended()
 
 
-async def shown(engine: Engine, settings: Settings, name: str) -> AnyStatus:
+async def shown_job(engine: Engine, settings: Settings, name: str) -> AnyStatus:
     """Return a job with its progress."""
     store = JobStore(engine, settings.jobs_index)
     return await status_of(store, await store.jobs_like(name).get(name))

@@ -25,7 +25,7 @@ DEMO_PREFIX = "es-ttc-demo-"
 METHODS = ("bm25", "dense", "hybrid", "maxsim", "spectral", "blend")
 SHOWN_METHOD = "blend"  # the method whose queries are shown before and after
 MAX_TOKENS = 512  # tokens kept of a document, so that the library is encoded in half a minute; a real index keeps 1,024
-WINDOW = 100
+DEMO_WINDOW = 100
 PAGE_SIZE = 10  # hits that are asked for, as a search page does: what is shown is nDCG@10, recall@10 and a page's time
 WARM_UP = 8  # queries that are asked before any is measured
 
@@ -79,7 +79,7 @@ def measure_methods(
 
     def searcher(collection: Collection) -> EngineSearcher:
         some = queries[: len(collection.queries)]
-        return EngineSearcher(index, client, collection, some, first_pass="bm25", window=WINDOW, depth=PAGE_SIZE)
+        return EngineSearcher(index, client, collection, some, first_pass="bm25", window=DEMO_WINDOW, depth=PAGE_SIZE)
 
     # A fresh engine's first searches are slower than all later ones: they are not counted.
     first = searcher(replace(exhibit.collection, queries=dict(islice(exhibit.collection.queries.items(), WARM_UP))))

@@ -3,7 +3,7 @@
 import ast
 import inspect
 
-from es_ttc.lab.discovery.grammar.trees import Tree, render
+from es_ttc.lab.discovery.grammar.trees import Tree, render_tree
 from es_ttc.lab.discovery.records import ProposedProgram
 from es_ttc.rescorers.programs import frontier
 from es_ttc.rescorers.programs.catalogue import CATALOGUE, Entry
@@ -64,7 +64,7 @@ def seed(entry: Entry) -> ProposedProgram:
     tree = KNOWN.get(entry.name)
     summary = f"{entry.title} (section {entry.section})."
     return ProposedProgram(
-        source=program_source(entry) if tree is None else render(tree, summary),
+        source=program_source(entry) if tree is None else render_tree(tree, summary),
         origin=SEED_ORIGIN,
         title=entry.name,
         novelty=summary,

@@ -56,15 +56,15 @@ def discovery_status(plan: DiscoveryPlan, records: Sequence[ProgramRecord]) -> d
         "tasks": {task.name: {"queries": len(task.queries), "documents": len(task.documents)} for task in plan.tasks},
         "generation": max((record.generation for record in records), default=0),
         "seeds": len(records) - len(grown),
-        "proposals": shares(grown),
-        "best": None if best is None else line(best),
-        "frontier": [line(record) for record in frontier(records)],
+        "proposals": proposal_shares(grown),
+        "best": None if best is None else summary_line(best),
+        "frontier": [summary_line(record) for record in frontier(records)],
         "seconds": round(sum(record.seconds for record in records), 1),
         "llm": llm(records).model_dump(),
     }
 
 
-def shares(grown: Sequence[ProgramRecord]) -> dict[str, Any]:
+def proposal_shares(grown: Sequence[ProgramRecord]) -> dict[str, Any]:
     """Return the shares of proposals that were valid, rejected by reason, better than P0, better than all before."""
     reasons = Counter(str(record.reason) for record in grown if record.reason is not None)
     valid = measured_records(grown)
@@ -77,7 +77,7 @@ def shares(grown: Sequence[ProgramRecord]) -> dict[str, Any]:
     }
 
 
-def line(record: ProgramRecord) -> dict[str, Any]:
+def summary_line(record: ProgramRecord) -> dict[str, Any]:
     """Return a description of a program in one line."""
     return {
         "name": record.name,
@@ -92,7 +92,7 @@ def line(record: ProgramRecord) -> dict[str, Any]:
     }
 
 
-def named(records: Sequence[ProgramRecord], name: str, folder: Path) -> ProgramRecord:
+def named_program(records: Sequence[ProgramRecord], name: str, folder: Path) -> ProgramRecord:
     """Return a program of a search by its name."""
     by_name = {record.name: record for record in records}
     if name not in by_name:

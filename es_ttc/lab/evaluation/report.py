@@ -61,7 +61,7 @@ def render(evaluation: Evaluation) -> str:
     sections = [
         {
             "result": collection,
-            "best": {metric: best(collection, metric) for metric in headline},
+            "best": {metric: best_method(collection, metric) for metric in headline},
             "leader": leader(collection, main),
             "sentence": comparison_sentence(collection, main),
             "moved": moved(collection, leader(collection, main), main),
@@ -136,7 +136,7 @@ def compact(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
 
 
-def best(result: CollectionResult, metric: str) -> float:
+def best_method(result: CollectionResult, metric: str) -> float:
     """Return the greatest mean of a metric, rounded as displayed, so that equal displayed values are both the best."""
     return max(round(method.scores.mean(metric), 3) for method in result.methods.values())
 

@@ -22,7 +22,7 @@ class _DeadlineReached(BaseException):
     """Not an Exception, because programs may catch those."""
 
 
-def look() -> bool:
+def look_at_clock() -> bool:
     """Return True, as long as the running program has time left."""
     if time.monotonic() > _now.end:
         raise _DeadlineReached

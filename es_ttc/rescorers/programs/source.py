@@ -181,7 +181,7 @@ def compiled(source: str, *, seconds: float | None = None) -> Program:
     namespace: dict[str, Any] = {"__builtins__": _restricted(), "__name__": "candidate"}
     if seconds is not None:
         tree = clocked.looking(tree)
-        namespace[clocked.LOOK] = clocked.look
+        namespace[clocked.LOOK] = clocked.look_at_clock
     try:
         exec(compile(tree, "<program>", "exec"), namespace)  # noqa: S102 - checked above; without builtins of effect
     except Exception as error:

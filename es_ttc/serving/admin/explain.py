@@ -235,7 +235,7 @@ class Explaining:
         incoming = RawRequest(request.scope, request.receive, self._gateway.bodies)
         outcome, _, found = await self._searches.ask(incoming.another(_search_path(index), b"", jsonio.dumps(body)))
         try:
-            answer: Any = jsonio.loads(found)
+            answer: Any = jsonio.loads_json(found)
         except ValueError:  # a proxy has answered in the engine's place
             answer = {}
         if outcome.status != 200:

@@ -92,7 +92,7 @@ class JobsApi:
     @_answered
     async def show(self, request: Request, engine: Engine) -> dict[str, Any]:
         """Return one job."""
-        return (await commands.shown(engine, self.gateway.settings, request.path_params["job"])).as_dict()
+        return (await commands.shown_job(engine, self.gateway.settings, request.path_params["job"])).as_dict()
 
     @_answered
     async def change(self, request: Request, engine: Engine) -> dict[str, Any]:

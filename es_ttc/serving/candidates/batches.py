@@ -99,7 +99,7 @@ class TargetSearches:
         """Send `_search` bodies to the caller's target, and require complete answers."""
         answers = await self._batches.send(self._member, [(False, (self._header, body)) for body in bodies])
         for answer in answers:
-            require_all_shards(answer)
+            require_whole_answer(answer)
         return answers
 
     async def send_to_sides(self, searches: Sequence[tuple[str, SearchBody]]) -> Sequence[SearchAnswer]:
@@ -142,7 +142,7 @@ async def searches_of(
         yield TargetSearches(batches, member, header)
 
 
-def require_all_shards(answer: SearchAnswer) -> None:
+def require_whole_answer(answer: SearchAnswer) -> None:
     """Raise an EngineError if the answer to a search is an error, or covers only a part of the documents."""
     if "error" in answer:
         raise engine.refused("the engine refused a kNN search", answer.get("status"), answer)

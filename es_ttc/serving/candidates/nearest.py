@@ -24,7 +24,7 @@ from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import HASH, SPAN_VECTOR, SPANS, TOKEN_VECTOR, TOKENS, VECTOR
 from es_ttc.rescorers.base import Feature
 from es_ttc.retrievers.base import Vectors
-from es_ttc.serving.candidates.batches import SearchAnswer, SearchBody, TargetSearches, require_all_shards
+from es_ttc.serving.candidates.batches import SearchAnswer, SearchBody, TargetSearches, require_whole_answer
 from es_ttc.serving.candidates.targets import SearchedIndices, SideIndex
 from es_ttc.serving.features.keys import IDENTIFYING_FIELDS, DocumentId, DocumentKey, RoutedId
 from es_ttc.serving.features.locations import own_keys
@@ -214,7 +214,7 @@ class _SideSearch:
         [answer] = await self._target.searches.send_to_sides([(side.name, search)])
         if answer.get("status") in _INDEX_DELETED if "error" in answer else not answer["_shards"]["total"]:
             raise SideIndexReplaced(f"the side index of [{side.source}] was removed or replaced while it was searched")
-        require_all_shards(answer)
+        require_whole_answer(answer)
         hits = answer["hits"]["hits"]
         marked = [(hit, mark) for hit in hits if (mark := mark_of(hit)) is not None]
         await self._read_permitted(dict(mark for _, mark in marked))

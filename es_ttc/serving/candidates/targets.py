@@ -12,7 +12,7 @@ from es_ttc.index.mappings.fields import READY
 from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, STATE
 from es_ttc.serving.answer_forms import TERMS, require_form
-from es_ttc.serving.candidates.batches import SearchAnswer, SearchBody, TargetSearches, require_all_shards
+from es_ttc.serving.candidates.batches import SearchAnswer, SearchBody, TargetSearches, require_whole_answer
 from es_ttc.serving.http.caller import CallerKeys
 from es_ttc.serving.logs import log
 from es_ttc.serving.request.request import SearchItem, SearchRequest, shared_parts
@@ -189,5 +189,5 @@ def _exists(index: str, answer: SearchAnswer) -> bool:
         if answer["status"] != 404:
             log.warning("side index cannot be searched", index=index, status=answer["status"])
         return False
-    require_all_shards(answer)
+    require_whole_answer(answer)
     return bool(answer["_shards"]["total"])

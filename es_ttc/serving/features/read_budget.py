@@ -210,7 +210,7 @@ def in_flight_of(heap: int) -> int:
 def smallest_heap(raw: bytes) -> int | None:
     """Return the smallest heap in an answer of `_nodes/stats/jvm`, or None if it contains none."""
     try:
-        nodes = jsonio.loads(raw)["nodes"].values()
+        nodes = jsonio.loads_json(raw)["nodes"].values()
         heaps = [int(node["jvm"]["mem"]["heap_max_in_bytes"]) for node in nodes]
     except (ValueError, LookupError, TypeError, AttributeError):
         return None

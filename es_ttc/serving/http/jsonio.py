@@ -20,7 +20,7 @@ _BEFORE_INTEGERS = frozenset(b" \t\n\r\f\v[,:-")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
-def loads(raw: bytes) -> Any:
+def loads_json(raw: bytes) -> Any:
     """Decode JSON; integers are exact whatever their length, lone surrogates survive."""
     if not _may_have_long_integer(raw):
         try:
@@ -35,7 +35,7 @@ def loads(raw: bytes) -> Any:
 
 async def loads_answer(raw: bytes) -> Any:
     """Decode an answer of the engine as :func:`loads`, a long one on a thread."""
-    return loads(raw) if len(raw) <= LONG else await asyncio.to_thread(loads, raw)
+    return loads_json(raw) if len(raw) <= LONG else await asyncio.to_thread(loads_json, raw)
 
 
 def loads_unique(raw: bytes) -> Any:

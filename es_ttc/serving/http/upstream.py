@@ -239,7 +239,7 @@ class Upstream:
             raw = await response.read()
             if response.status == 200:
                 with suppress(EngineError, LookupError, ValueError):  # of another program, such as a proxy
-                    self._version = identify(jsonio.loads(raw), self.url)
+                    self._version = identify(jsonio.loads_json(raw), self.url)
                     self._product = self._version.product
             return response.status
 

@@ -22,7 +22,7 @@ from itertools import compress
 from typing import Any
 
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
-from es_ttc.serving.candidates.batches import SearchBody, TargetSearches, require_all_shards, searches_of
+from es_ttc.serving.candidates.batches import SearchBody, TargetSearches, require_whole_answer, searches_of
 from es_ttc.serving.candidates.filters import UnknownFilter, filters_of_search, text_fields
 from es_ttc.serving.candidates.nearest import KnnTarget, NearestSearch, Neighbour, SideIndexReplaced
 from es_ttc.serving.candidates.targets import SearchedIndices, TargetCache, matched_again, searched_indices_of
@@ -253,7 +253,7 @@ class CandidateSearch:
         responses = []
         for body in bodies:
             response, _ = await self.gateway.engine.search_for(self.request.incoming, path, params, body)
-            require_all_shards(response)
+            require_whole_answer(response)
             responses.append(response)
         return responses
 

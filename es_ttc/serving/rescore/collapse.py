@@ -24,7 +24,7 @@ import numpy as np
 
 from es_ttc.errors import InvalidRequest
 from es_ttc.serving.plan.plan import Collapse
-from es_ttc.serving.rescore.ranking import Ints, Ranking, below
+from es_ttc.serving.rescore.ranking import Ints, OrderedScores, below
 from es_ttc.vectors.tokens import Float32
 
 _OF_THE_SEARCH = frozenset({"aggregations", "aggs", "profile", "rescore", "suggest"})
@@ -74,17 +74,17 @@ def firsts(groups: Sequence[Group]) -> Ints:
     return np.array(list(positions.values()), dtype=np.intp)
 
 
-def collapsed(ranking: Ranking, groups: Sequence[Group]) -> Ranking:
+def collapsed(ranking: OrderedScores, groups: Sequence[Group]) -> OrderedScores:
     """Return a ranking with only the first document of every group."""
     kept = firsts([groups[place] for place in ranking.order.tolist()])
-    return Ranking(ranking.order[kept], ranking.scores[kept])
+    return OrderedScores(ranking.order[kept], ranking.scores[kept])
 
 
 def window_groups(
     groups: Sequence[Group],
     asked: int,
     first_pass: Float32,
-    ranking: Ranking | None,
+    ranking: OrderedScores | None,
     *,
     beyond: Sequence[Group] = (),
 ) -> WindowGroups:

@@ -13,7 +13,7 @@ from es_ttc.serving.features.scores import WindowScores, first_pass_scores
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.rescore.candidates import JoinedCandidates
 from es_ttc.serving.rescore.collapse import WindowGroups, collapsed, firsts, groups_of, window_groups
-from es_ttc.serving.rescore.ranking import Ints, Ranking, as_float32, ranking_of
+from es_ttc.serving.rescore.ranking import Ints, OrderedScores, as_float32, ranking_of
 from es_ttc.serving.rescore.relevance import cut_by_relevance
 from es_ttc.vectors.tokens import Float32
 
@@ -63,7 +63,7 @@ class Order:
         tied: Whether hits have equal scores.
     """
 
-    ranking: Ranking
+    ranking: OrderedScores
     buried: NDArray[np.bool_]
     groups: WindowGroups | None
     relevance: Mapping[str, Any]
@@ -107,10 +107,10 @@ def first_pass_order(plan: SearchPlan, hits: Sequence[Mapping[str, Any]]) -> tup
     return places[plan.page.ranks], groups
 
 
-def _without_incomplete_candidates(ranking: Ranking, window: ScoredWindow) -> Ranking:
+def _without_incomplete_candidates(ranking: OrderedScores, window: ScoredWindow) -> OrderedScores:
     """Return a ranking without candidates that lack a feature which the method needs."""
     if not window.candidates.hits:
         return ranking
     places, complete = window.places, window.scores.complete
     shown = [places[number] is not None or bool(complete[number]) for number in ranking.order.tolist()]
-    return Ranking(ranking.order[shown], ranking.scores[shown])
+    return OrderedScores(ranking.order[shown], ranking.scores[shown])

@@ -14,7 +14,7 @@ from es_ttc.serving.request.section import ScoreMode, Section
 from es_ttc.serving.rescore.candidates import NONE_JOINED, JoinedCandidates
 from es_ttc.serving.rescore.collapse import WindowGroups
 from es_ttc.serving.rescore.order import Order, ScoredWindow, first_pass_order
-from es_ttc.serving.rescore.ranking import Ranking
+from es_ttc.serving.rescore.ranking import OrderedScores
 from es_ttc.serving.rescore.relevance import shown_relevance
 from es_ttc.serving.summary import Summary
 
@@ -88,7 +88,7 @@ def ordered_page(
     return shown
 
 
-def max_score(ranking: Ranking) -> float | None:
+def max_score(ranking: OrderedScores) -> float | None:
     """Return the greatest score of a ranking; None if it ranks nothing."""
     return shortest(ranking.scores[0]) if len(ranking.scores) else None
 

@@ -29,7 +29,7 @@ _COMBINED: Mapping[ScoreMode, Callable[[NDArray[np.float64], NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
+class OrderedScores:
     """The whole first pass, reordered.
 
     Attributes:
@@ -88,7 +88,7 @@ def pinned_count(first_pass: Float32) -> int:
 
 def rank(
     first_pass: Float32, final: Float32, scored: NDArray[np.bool_], pinned: int = 0, ties: Ints | None = None
-) -> Ranking:
+) -> OrderedScores:
     """Reorder a first pass, without its first, pinned documents.
 
     The scored documents come first, by final score, then the others as they were. A run of scores that would begin
@@ -111,7 +111,7 @@ def rank(
             runs.append(below(values[run], floor))
             floor = runs[-1][-1]
     order = np.concatenate((np.arange(pinned), by_score, without))
-    return Ranking(order, np.concatenate(runs) if runs else np.zeros(0, np.float32))
+    return OrderedScores(order, np.concatenate(runs) if runs else np.zeros(0, np.float32))
 
 
 def ranking_of(
@@ -121,7 +121,7 @@ def ranking_of(
     mask: NDArray[np.bool_],
     pinned: int = 0,
     ties: Ints | None = None,
-) -> Ranking:
+) -> OrderedScores:
     """Return a first pass, ``(n,)``, in the order of the final scores; see :func:`rank`.
 
     ``scores`` and ``mask``, ``(m,)``, are of the first m documents; the others have no score of the method.

@@ -13,7 +13,7 @@ from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.scores import WindowScores
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section
-from es_ttc.serving.rescore.ranking import Ranking
+from es_ttc.serving.rescore.ranking import OrderedScores
 from es_ttc.vectors.tokens import Float32
 
 
@@ -67,8 +67,8 @@ def relevance_of(scored: WindowScores, calibration: Calibration, section: Sectio
 
 
 def cut_by_relevance(
-    ranking: Ranking, relevance: Float32, calibration: Calibration, least: float | None, pinned: int
-) -> tuple[Ranking, dict[str, Any]]:
+    ranking: OrderedScores, relevance: Float32, calibration: Calibration, least: float | None, pinned: int
+) -> tuple[OrderedScores, dict[str, Any]]:
     """Return a ranking without hits below the least relevance, and what the response tells.
 
     Pinned documents, which are the first ones, stay; documents outside the window have no relevance and go.
@@ -83,7 +83,7 @@ def cut_by_relevance(
         kept = within.copy()
         kept[within] = reached[ranking.order[within]]
         told |= {"min": least, "hits": int(kept.sum()), "cut": int(within.sum() - kept.sum())}
-        ranking = Ranking(ranking.order[kept], ranking.scores[kept])
+        ranking = OrderedScores(ranking.order[kept], ranking.scores[kept])
     figures = {name: round(getattr(calibration, name), 3) for name in ("queries", "auc", "error")}
     return ranking, {**told, "calibration": figures}
 

@@ -14,7 +14,7 @@ from es_ttc.serving.plan.bodies import OF_HITS
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.section import Section
 from es_ttc.serving.rescore.collapse import Group, WindowGroups, collapsed, firsts, window_groups
-from es_ttc.serving.rescore.ranking import Ranking, ranking_of
+from es_ttc.serving.rescore.ranking import OrderedScores, ranking_of
 from es_ttc.serving.strategies.walk import WalkDocuments
 from es_ttc.vectors.tokens import Float32
 
@@ -85,7 +85,7 @@ def in_groups(
     own = groups[: len(hits)]
     if outcome is None:
         return firsts(own).tolist(), window_groups(own, fetch, first_pass[:0], None)
-    ranking = collapsed(Ranking(np.array(order, np.intp), outcome.scores), groups)
+    ranking = collapsed(OrderedScores(np.array(order, np.intp), outcome.scores), groups)
     beyond = [groups[document] for document in order if document >= len(hits)]
     return ranking.order.tolist(), window_groups(own, fetch, first_pass, ranking, beyond=beyond)
 

@@ -88,7 +88,7 @@ async def test_a_worker_enriches_with_a_model_of_its_own(
         assert (job.plan.model, job.plan.api) == ("tiny-llama", "completions")
         with worker_at(job_setup, processes=1) as worker:
             deadline = time.monotonic() + 600
-            while (shown := await commands.shown(engine, job_setup.settings, job.id)).state == "running":
+            while (shown := await commands.shown_job(engine, job_setup.settings, job.id)).state == "running":
                 assert time.monotonic() < deadline, worker.log.read_text(errors="replace")[-3000:]
                 await asyncio.sleep(1)
         assert shown.state == "completed", shown.job.reason

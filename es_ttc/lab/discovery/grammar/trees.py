@@ -152,7 +152,7 @@ _LETTERS = string.ascii_lowercase
 _WIDTH = 100
 
 
-def render(tree: Tree, summary: str) -> str:
+def render_tree(tree: Tree, summary: str) -> str:
     """Return the source of a tree's program."""
     names: dict[Tree, str] = {}
     lines: list[str] = []

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from es_ttc.lab.discovery.grammar.trees import MAX_TREE_NODES, Tree, cross, draw, mutate, render
+from es_ttc.lab.discovery.grammar.trees import MAX_TREE_NODES, Tree, cross, draw, mutate, render_tree
 from es_ttc.lab.discovery.records import ProgramRecord, ProposedProgram
 from es_ttc.lab.discovery.screening import registry_of
 from es_ttc.lab.discovery.summary import frontier, measured_records
@@ -66,7 +66,7 @@ class GrammarProposer:
             parents = ()
         novelty = f"{' x '.join(parents) or 'new'}: {how}"
         return ProposedProgram(
-            source=render(tree, novelty),
+            source=render_tree(tree, novelty),
             origin="grammar",
             parents=parents,
             novelty=novelty,

@@ -68,7 +68,7 @@ def backbone_folder(name: str, cache_dir: Path) -> Path:
     return folder
 
 
-def build(folder: Path, shape: LateShape, texts: Sequence[str]) -> MultiVectorEncoder:
+def build_model(folder: Path, shape: LateShape, texts: Sequence[str]) -> MultiVectorEncoder:
     """Return the untrained model, on the processor, with the prompts of the backbone.
 
     It has no role markers and no query expansion: a few hundred queries do not teach a model what new tokens mean.
@@ -218,7 +218,7 @@ def run_late_training(
         "digest": task.digest,
     }
     torch.manual_seed(loop.seed)
-    model = build(folder, options.shape, _sample(task, loop.seed))
+    model = build_model(folder, options.shape, _sample(task, loop.seed))
     train_last_layers(model, options.layers)
     recipe = LateRecipe(task, model, options, progress)
     course = train(recipe, loop, file=checkpoint, about=about, resume=request.resume, report=report)
