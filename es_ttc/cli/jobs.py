@@ -147,7 +147,7 @@ def _verb(name: str, summary: str, example: str, *options: Callable[..., Any]) -
     @engine_flag
     @click.argument("job")
     def command(job: str, engine: str | None, as_json: bool, **values: Any) -> None:
-        function = getattr(commands, "shown" if name == "show" else name)
+        function = getattr(commands, "shown_job" if name == "show" else name)
         status = _run(engine, lambda client, settings: function(client, settings, job, **values))
         print_result(status.as_dict(), _details(status), as_json=as_json)
 

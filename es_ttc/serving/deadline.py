@@ -24,9 +24,14 @@ class ScoringError(EsTtcError):
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The end of the time that a part of a search may take, by `time.perf_counter`; by default there is none."""
+    """The end of the time that a part of a search may take, by `time.perf_counter`; by default there is none.
+
+    Attributes:
+        budget: The whole time, in seconds, of which a part may be over.
+    """
 
     end: float = math.inf
+    budget: float = math.inf
 
     @classmethod
     def within(cls, ms: float, *, timeout_ms: float | None, started: float, since: float | None = None) -> Self:
@@ -34,10 +39,11 @@ class Deadline:
 
         The budget begins at ``since``, by default now, and the caller's timeout when the request arrived, ``started``.
         """
-        end = (time.perf_counter() if since is None else since) + ms / 1000
+        since = time.perf_counter() if since is None else since
+        end = since + ms / 1000
         if timeout_ms is not None:
             end = min(end, started + (timeout_ms - _TIME_TO_ANSWER_MS) / 1000)
-        return cls(end)
+        return cls(end, max(0.0, end - since))
 
     @property
     def left(self) -> float:
@@ -51,14 +57,14 @@ class Deadline:
 
         An InvalidRequest is raised: the engine's own ranking would not answer it. So is a ``not_caught`` exception.
         """
-        left = self.left
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(self.left):
                 return await work
         except (InvalidRequest, not_caught):
             raise
         except TimeoutError:
-            return DeadlineExceeded(f"{what} took longer than its budget of {math.ceil(left * 1000)} ms")
+            budget = math.ceil(round(self.budget * 1000, 3))
+            return DeadlineExceeded(f"{what} took longer than its budget of {budget} ms")
         except EsTtcError as error:
             return error
         except Exception as error:  # noqa: BLE001 - after any failure the engine's own ranking is returned

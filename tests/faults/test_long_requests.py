@@ -158,7 +158,7 @@ def test_count_values_and_deeper_than(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_values([0] * 1000, 10) > 10
     assert deeper_than([[[]]], 2)
     assert not deeper_than([[[]]], 3)
-    monkeypatch.setattr(limits, "MAX_ITEMS", 1)
+    monkeypatch.setattr(limits, "MAX_SEARCHES", 1)
     assert admits_items(b'{}\n{"size":1}\n' * 5) is False
 
 

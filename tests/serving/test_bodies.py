@@ -142,7 +142,7 @@ def test_long_answers_are_bounded_as_bodies_are_and_decoded_on_a_thread(
             decoding.add(threading.current_thread().name)
         return decode(raw)
 
-    monkeypatch.setattr(jsonio, "loads", loads)
+    monkeypatch.setattr(jsonio, "loads_json", loads)
     settings: dict[str, Any] = {limit: 1}
     with gateway_to(engine_url, encoder, **settings) as gateway:
 
