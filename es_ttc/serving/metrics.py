@@ -58,8 +58,8 @@ class Metrics:
         )
         self.stage_seconds = self._histogram(
             "es_ttc_stage_seconds",
-            "Seconds in the stages of a rescored search (first_pass, candidates, features, encode, score, graph), of kNN "
-            "by a method (encode, search, features) and of rewriting (rewrite).",
+            "Seconds in the stages of a rescored search (first_pass, candidates, features, encode, score, graph), of "
+            "kNN by a method (encode, search, features) and of rewriting (rewrite).",
             "stage",
         )
         self.fallbacks = self._counter(
