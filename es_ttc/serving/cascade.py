@@ -95,16 +95,16 @@ class _Run:
         place = await self._run(1, lambda one: one.reads_bare_hits)
         if place == len(items):
             return self._result(self.hits[page.ranks])
-        kept = max(page.start + page.size, items[place].plan.page.window)
-        if len(self.hits) > kept:
-            self.after = _scores(self.hits[kept : kept + 1])[0]
+        completed = max(page.start + page.size, items[place].plan.page.window)
+        if len(self.hits) > completed:
+            self.after = _scores(self.hits[completed : completed + 1])[0]
 
         async def rest(complete: list[dict[str, Any]]) -> RankedPage:
             self.hits = complete
             await self._run(place, lambda _: True)
             return self._result(self.hits[page.ranks])
 
-        return replace(self._result(self.hits[:kept]), rest=rest)
+        return replace(self._result(self.hits[:completed]), rest=rest)
 
     async def _run(self, place: int, may_run: Callable[[ItemRescoring], bool]) -> int:
         """Run the items from a place on, as long as they may run; return the place of the next one."""

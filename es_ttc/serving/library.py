@@ -86,13 +86,13 @@ class IndexReader:
             progress: Told how many queries are done.
         """
         path = f"/{self._caller.indices}/_msearch".encode()
-        found: list[FoundWindow] = []
+        windows_found: list[FoundWindow] = []
         async with searches_of(self._gateway, self._caller, path, b"", b"{}") as searches:
             indices = await searched_indices_of(searches, [], {})
             for some in parts(queries, MAX_QUERIES_TOGETHER):
-                found += await self._found(some, text_fields, size, searches, indices)
-                progress(len(found))
-        return found
+                windows_found += await self._found(some, text_fields, size, searches, indices)
+                progress(len(windows_found))
+        return windows_found
 
     async def keys(self, hits: Sequence[Hit]) -> dict[DocumentId, Key]:
         """Return the keys of documents' features, of each document once; none of those that cannot be used."""
@@ -140,13 +140,13 @@ class IndexReader:
             }
             for body, hits in zip(bodies, joined, strict=True)
         ]
-        found = []
+        windows_found = []
         for first, hits, answer in zip(firsts, joined, await searches.send(scored), strict=True):
             scores = dict(zip(content_ids(answer["hits"]["hits"]), answer["hits"]["hits"], strict=True))
             for hit, identity in zip(hits, content_ids(hits), strict=True):
                 hit["_score"] = scores[identity]["_score"] if identity in scores else 0.0
-            found.append(FoundWindow([*first, *hits], len(first)))
-        return found
+            windows_found.append(FoundWindow([*first, *hits], len(first)))
+        return windows_found
 
     async def _nearest(
         self, queries: Sequence[Query], size: int, searches: TargetSearches, indices: SearchedIndices

@@ -216,7 +216,7 @@ class Searches:
 
     async def _rewrite(self, request: SearchRequest, searches: Sequence[_Search]) -> None:
         """Replace the `ttc` queries of each search by native queries."""
-        found = _parsed(searches, lambda one: None if one.is_knn else parse_query(one))
+        parsed = _parsed(searches, lambda one: None if one.is_knn else parse_query(one))
         room = asyncio.Semaphore(MAX_AT_ONCE)
 
         async def rewritten(search: _Search, body: dict[str, Any], clauses: Sequence[QueryClause]) -> None:
@@ -233,20 +233,20 @@ class Searches:
             item.body = with_text(put_queries(body, answers), body, {(answer.clause.text,) for answer in answers})
             item.is_changed, search.rewritten = True, answers
 
-        await asyncio.gather(*(rewritten(*one) for one in found))
+        await asyncio.gather(*(rewritten(*one) for one in parsed))
 
     async def _retrieve(self, request: SearchRequest, searches: Sequence[_Search]) -> None:
         """Replace the kNN clauses of each search by native queries; the searches of all are sent in batches."""
-        found = _parsed(searches, lambda one: parse_clause(one, self._max_window) if one.is_knn else None)
-        if not found:
+        parsed = _parsed(searches, lambda one: parse_clause(one, self._max_window) if one.is_knn else None)
+        if not parsed:
             return
         questions = [
             self._retrieval_of(request, search.item, body, clause)
-            for search, body, clauses in found
+            for search, body, clauses in parsed
             for clause in clauses
         ]
         results = iter(await retrieve(self._gateway, questions, *request.msearch_target()))
-        for search, body, clauses in found:
+        for search, body, clauses in parsed:
             item, answers = search.item, list[RetrievalResult]()
             for result in [next(results) for _ in clauses]:
                 if isinstance(result, EsTtcError):
@@ -381,12 +381,12 @@ def _parsed(
     searches: Iterable[_Search], parse: Callable[[FoundClause], C | None]
 ) -> list[tuple[_Search, dict[str, Any], list[C]]]:
     """Return the searches with clauses of one hook, parsed; a search with a wrong one gets its error."""
-    found = []
+    parsed = []
     for search, body in _open(searches):
         try:
             clauses = [one for one in map(parse, search.item.clauses) if one is not None]
         except EsTtcError as error:
             search.item.error = error
         else:
-            found += [(search, body, clauses)] if clauses else []
-    return found
+            parsed += [(search, body, clauses)] if clauses else []
+    return parsed

@@ -36,8 +36,8 @@ def bind(settings: GatewaySettings) -> socket.socket:
     """Return a listening socket."""
     where = f"[{settings.host}:{settings.port}]"
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        family, kind, protocol, _, address = addresses[0]
         listening = socket.socket(family, kind, protocol)  # asyncio turns Nagle's delay off where TCP is named
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)

@@ -112,8 +112,8 @@ def _engine_call(provider: "TracerProvider", method: str, raw_path: bytes, heade
         made.set_attributes({"http.request.method": method, "url.path": raw_path.decode("latin-1")})
         context: dict[str, str] = {}
         inject(context)
-        kept = [pair for pair in headers if pair[0].lower() not in _CONTEXT_HEADERS]
-        yield [*kept, *((name.encode(), value.encode()) for name, value in context.items())]
+        without_context = [pair for pair in headers if pair[0].lower() not in _CONTEXT_HEADERS]
+        yield [*without_context, *((name.encode(), value.encode()) for name, value in context.items())]
 
 
 @contextmanager

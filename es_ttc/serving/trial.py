@@ -80,11 +80,11 @@ class Trial:
         """Answer one request; see :meth:`es_ttc.serving.search.Searches.answer`."""
         if api is Api.SEARCH and not is_template:
             drawn = self._drawn(incoming, await incoming.read())
-            found = None if drawn is None else await self._interleaved(incoming, drawn)
-            if found is not None:
+            interleaved = None if drawn is None else await self._interleaved(incoming, drawn)
+            if interleaved is not None:
                 pretty = SearchParams.parse(incoming.query_string).pretty
-                body = jsonio.dumps(found.body, pretty=pretty)
-                await respond_as_asked(incoming, send, found.headers, body, self._offload)
+                body = jsonio.dumps(interleaved.body, pretty=pretty)
+                await respond_as_asked(incoming, send, interleaved.headers, body, self._offload)
                 return Outcome(api.kind, 200)
         return await self._searches.answer(incoming, api, send, is_template=is_template)
 
@@ -146,10 +146,10 @@ class Trial:
         context.run(in_trial.set, learned)
         accept = [header for header in incoming.headers if header[0] == b"accept"]
         search = self._searches.ask(incoming.another(incoming.raw_path, incoming.query_string, raw, accept))
-        outcome, headers, found = await asyncio.create_task(search, context=context)
+        outcome, headers, raw_answer = await asyncio.create_task(search, context=context)
         if outcome.status != 200 or not outcome.applied:
             return None
-        body: dict[str, Any] = jsonio.loads_json(found)
+        body: dict[str, Any] = jsonio.loads_json(raw_answer)
         return _Answer(body, headers) if all("_id" in hit for hit in body["hits"]["hits"]) else None
 
 

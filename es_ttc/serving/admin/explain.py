@@ -147,27 +147,27 @@ class Explaining:
         alone = {**body, "query": {"bool": {"must": must, "filter": [ids]}}, "from": 0, "size": 1}
         answer, own = await asyncio.gather(*(self._search(request, asked.index, one) for one in (whole, alone)))
         hits, summary = answer["hits"]["hits"], answer[KEY]
-        found = [hit for hit in hits if hit.get("_id") == asked.id]
-        [hit] = found[:1] or own["hits"]["hits"] or [{}]
+        shown_hits = [hit for hit in hits if hit.get("_id") == asked.id]
+        [hit] = shown_hits[:1] or own["hits"]["hits"] or [{}]
         detail, signals = hit.get("_ttc", {}), _ranked_signals(hit, hits)
         left_out = False
         if section.min_relevance is not None and summary["applied"]:
             least = section.min_relevance
             reaching = [one for one in hits if (one["_ttc"].get("relevance") or 0) >= least]
-            left_out = bool(found) and hit not in reaching
+            left_out = bool(shown_hits) and hit not in reaching
             hits = hits if left_out else reaching
-        told = Explanation(index=asked.index, id=asked.id, reasons=[], found=len(hits), signals=signals)
-        told.left_out = left_out
-        if found:
-            told.rank, told.score = 1 + hits.index(hit), hit.get("_score")
-            told.relevance = detail.get("relevance") if "relevance" in summary else None
-            told.joined = detail.get("first_pass_rank") is None
-            told.factor = detail.get("factor")
-            if told.rank > page and not left_out and "items" not in detail and told.factor is None:
-                told.weights = least_changes([*map(_signals, hits)], told.rank - 1, page)
-        await self._examine(self._gateway.engine.as_caller(Caller(request.headers.raw)), told, search, ids)
-        told.reasons = [*_reasons(told, hits, detail, summary, own[KEY], search, section, window, page)]
-        return told
+        explanation = Explanation(index=asked.index, id=asked.id, reasons=[], found=len(hits), signals=signals)
+        explanation.left_out = left_out
+        if shown_hits:
+            explanation.rank, explanation.score = 1 + hits.index(hit), hit.get("_score")
+            explanation.relevance = detail.get("relevance") if "relevance" in summary else None
+            explanation.joined = detail.get("first_pass_rank") is None
+            explanation.factor = detail.get("factor")
+            if explanation.rank > page and not left_out and "items" not in detail and explanation.factor is None:
+                explanation.weights = least_changes([*map(_signals, hits)], explanation.rank - 1, page)
+        await self._examine(self._gateway.engine.as_caller(Caller(request.headers.raw)), explanation, search, ids)
+        explanation.reasons = [*_reasons(explanation, hits, detail, summary, own[KEY], search, section, window, page)]
+        return explanation
 
     async def _examine(
         self, engine: EngineClient, told: Explanation, search: Mapping[str, Any], ids: Mapping[str, Any]
@@ -187,8 +187,8 @@ class Explaining:
         path = _search_path(told.index)
         searches = [engine.search_at(path, body, failing=_FAILING, in_own_words=True) for body in bodies]
         answers = await asyncio.gather(*searches)
-        found = answers[0]["hits"]["hits"]
-        if not found:
+        matching = answers[0]["hits"]["hits"]
+        if not matching:
             raise InvalidRequest(f"there is no document [{told.id}] in [{told.index}] that you may read")
         matched = {
             name for answer in answers for hit in answer["hits"]["hits"] for name in hit.get("matched_queries", ())
@@ -202,8 +202,8 @@ class Explaining:
         ]
         told.lacking_words = [word for word in words if f"word {word}" in examined - matched]
         if told.matches:
-            require_scores(found, _FAILING)
-            told.first_pass_score = found[0]["_score"]
+            require_scores(matching, _FAILING)
+            told.first_pass_score = matching[0]["_score"]
             above = float(np.nextafter(np.float32(told.first_pass_score), np.float32(np.inf)))
             counted = {"bool": {"must": [query], "filter": [after] if after else []}}
             count = {**shared, "query": counted, "min_score": above, "size": 0, "track_total_hits": True}
@@ -281,13 +281,13 @@ def _with_detail(search: Mapping[str, Any]) -> tuple[dict[str, Any], Section, in
         raise InvalidRequest(
             f"[search] has a [retriever], a [knn] or a [{KEY}] query, which cannot be explained: give a native [query]"
         )
-    found = find_rescore(search.get("rescore"))
-    natives, item = ([], {KEY: {}}) if found is None else (found[0], found[1][0])
+    rescore = find_rescore(search.get("rescore"))
+    natives, item = ([], {KEY: {}}) if rescore is None else (rescore[0], rescore[1][0])
     section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
-    kept = {key: value for key, value in item[KEY].items() if key not in _DROPPED_OF_SECTION}
+    section_rest = {key: value for key, value in item[KEY].items() if key not in _DROPPED_OF_SECTION}
     asked = {"detail": True, "on_error": "first_pass", "relevance": section.relevance_key is not None}
     body = {key: value for key, value in search.items() if key not in _DROPPED}
-    body |= {"_source": False, "rescore": [*natives, {**item, KEY: {**kept, **asked}}]}
+    body |= {"_source": False, "rescore": [*natives, {**item, KEY: {**section_rest, **asked}}]}
     return body, section, body_integer(item.get("window_size")) or DEFAULT_WINDOW
 
 
@@ -300,15 +300,15 @@ def _clauses(path: str, query: Any, wanted: bool | None = True) -> Iterator[tupl
         return
     needed = inner.get("minimum_should_match", 0 if inner.get("must") or inner.get("filter") else 1)
     for kind, required in (("must", True), ("filter", True), ("must_not", False), ("should", None)):
-        given = inner.get(kind)
-        several = given if isinstance(given, list) else [given]
+        clause_value = inner.get(kind)
+        several = clause_value if isinstance(clause_value, list) else [clause_value]
         if kind == "should" and needed not in (0, "0"):
             if len(several) == 1:
                 required = True
             else:
-                yield f"{path}.bool.should", {"bool": {"should": given, "minimum_should_match": needed}}, wanted
+                yield f"{path}.bool.should", {"bool": {"should": clause_value, "minimum_should_match": needed}}, wanted
         for place, clause in enumerate(several):
-            place_of = f"[{place}]" if isinstance(given, list) else ""
+            place_of = f"[{place}]" if isinstance(clause_value, list) else ""
             yield from _clauses(f"{path}.bool.{kind}{place_of}", clause, None if wanted is None else required)
 
 
@@ -334,20 +334,20 @@ def _with_word(part: Any, text: str, word: str) -> Any:
 def _signals(hit: Mapping[str, Any]) -> Mapping[str, Mapping[str, float | None]]:
     """Return the signals in a hit's detail, those of the first of several methods."""
     detail = hit.get("_ttc", {})
-    found: Mapping[str, Mapping[str, float | None]] = detail.get("items", [detail])[0].get("signals", {})
-    return found
+    signals: Mapping[str, Mapping[str, float | None]] = detail.get("items", [detail])[0].get("signals", {})
+    return signals
 
 
 def _ranked_signals(
     hit: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, float | int | None]]:
     """Return the score of each of a hit's signals, and its rank by it among hits."""
-    found: dict[str, dict[str, float | int | None]] = {}
+    by_document: dict[str, dict[str, float | int | None]] = {}
     for name, one in _signals(hit).items():
         scores = [_signals(other).get(name, {}).get("score") for other in hits]
         above = sum(score is not None and score > (one["score"] or 0) for score in scores)
-        found[name] = {"score": one["score"], "rank": None if one["score"] is None else 1 + above}
-    return found
+        by_document[name] = {"score": one["score"], "rank": None if one["score"] is None else 1 + above}
+    return by_document
 
 
 def least_changes(
@@ -360,14 +360,14 @@ def least_changes(
     names, own = list(hits[place]), hits[place]
     scored = [hit for hit in hits if hit.keys() >= own.keys()]
     gaps = np.array([[(one[name]["share"] or 0) - (own[name]["share"] or 0) for name in names] for one in scored])
-    found = []
+    changes = []
     for column, name in enumerate(names):
         for factor in _FACTORS:
             rank = 1 + int((gaps.sum(axis=1) + (factor - 1) * gaps[:, column] > _ALIKE).sum())
             if rank <= page:
-                found.append(WeightChange(signal=name, times=factor, rank=rank))
+                changes.append(WeightChange(signal=name, times=factor, rank=rank))
                 break
-    return found
+    return changes
 
 
 def _reasons(

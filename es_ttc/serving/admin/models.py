@@ -169,8 +169,8 @@ class ModelServer:
     async def _read(self, incoming: RawRequest) -> dict[str, Any]:
         """Return the JSON object in the body of a request that carries a token, if one is configured."""
         tokens = [token for token in (self._settings.model_token, self._settings.admin_token) if token is not None]
-        given = (incoming.header(b"authorization"), f"Bearer {incoming.header(TOKEN_HEADER)}")
-        if tokens and not any(carries(one, token) for one in given for token in tokens):
+        tokens_sent = (incoming.header(b"authorization"), f"Bearer {incoming.header(TOKEN_HEADER)}")
+        if tokens and not any(carries(one, token) for one in tokens_sent for token in tokens):
             raise NotSignedIn(
                 "the token is missing or wrong: send `Authorization: Bearer`, and the gateway's model_token"
             )

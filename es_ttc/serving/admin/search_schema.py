@@ -127,5 +127,5 @@ def _query_clause() -> SearchSchema:
 
 
 def _resolved(schema: SearchSchema, definitions: SearchSchema) -> SearchSchema:
-    found: SearchSchema = definitions[schema["$ref"].rsplit("/", 1)[1]]
-    return found
+    definition: SearchSchema = definitions[schema["$ref"].rsplit("/", 1)[1]]
+    return definition

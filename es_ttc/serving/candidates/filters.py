@@ -88,14 +88,14 @@ def required_filters(body: Mapping[str, Any], texts: Sequence[str], is_text: IsT
     try:
         own = {normalised_spaces(text) for text in texts_of(body.get("query"))}
         reader = _FilterReader({*map(normalised_spaces, texts)}, own if len(own) == 1 else set(), is_mapped_text)
-        found = [] if not body.get("query") else reader.of(body["query"])
+        filters = [] if not body.get("query") else reader.of(body["query"])
     except RecursionError:
         raise UnknownFilter("[query] is nested too deeply") from None
     for clause in as_clauses(body.get("knn")):
-        found += _of_vectors(clause) if isinstance(clause, Mapping) else [clause]
+        filters += _of_vectors(clause) if isinstance(clause, Mapping) else [clause]
     if body.get("post_filter"):
-        found.append(body["post_filter"])
-    return [without_inner_hits(one) for one in found]
+        filters.append(body["post_filter"])
+    return [without_inner_hits(one) for one in filters]
 
 
 async def filters_of_search(
@@ -188,10 +188,10 @@ class _FilterReader:
         return False
 
     def _is_ours(self, options: QueryNode) -> bool:
-        given = [options[key] for key in _MODEL_TEXTS if key in options]
-        if len(given) != 1 or not isinstance(given[0], str):
+        texts = [options[key] for key in _MODEL_TEXTS if key in options]
+        if len(texts) != 1 or not isinstance(texts[0], str):
             return False
-        text = normalised_spaces(given[0])
+        text = normalised_spaces(texts[0])
         return text in self._texts or text in self._own
 
     def _of_bool(self, query: QueryNode, clause: QueryNode) -> list[Any]:
@@ -199,18 +199,18 @@ class _FilterReader:
         of_must = [filter_ for part in as_clauses(clause.get("must")) for filter_ in self.of(part)]
         if not clause.keys() <= _BOOL_OPTIONS:
             return [query]
-        found = [*as_clauses(clause.get("filter")), *of_must]
+        filters = [*as_clauses(clause.get("filter")), *of_must]
         excluded = as_clauses(clause.get("must_not"))
         if excluded:
-            found.append({"bool": {"must_not": excluded}})
+            filters.append({"bool": {"must_not": excluded}})
         if not should:
-            return found
+            return filters
         alone = not clause.get("must") and not clause.get("filter")
-        given = clause.get("minimum_should_match")
-        least = _least(given, len(should))
+        minimum = clause.get("minimum_should_match")
+        least = _least(minimum, len(should))
         if least is None:
-            return [*found, {"bool": {"should": should, "minimum_should_match": given}}]
-        return [*found, *_at_least(max(least, int(alone)), [self.of(one) for one in should])]
+            return [*filters, {"bool": {"should": should, "minimum_should_match": minimum}}]
+        return [*filters, *_at_least(max(least, int(alone)), [self.of(one) for one in should])]
 
 
 def _at_least(least: int, filters: Sequence[Sequence[Any]]) -> list[Any]:

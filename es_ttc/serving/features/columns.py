@@ -25,7 +25,7 @@ def columns(documents: Sequence[Stored], features: Iterable[Feature], *, partial
     feature that another document lacks is left out. With ``partial`` such a document has zeros or an empty value, and
     ``present`` has the mask of those that have the feature; one that no document has is left out.
     """
-    found: dict[str, Any] = {}
+    by_feature: dict[str, Any] = {}
     present: dict[Feature, NDArray[np.bool_]] = {}
     for feature in set(features):
         try:
@@ -44,8 +44,8 @@ def columns(documents: Sequence[Stored], features: Iterable[Feature], *, partial
                 values = [nothing if value is None else value for value in values]
         if feature is Feature.OFFSETS:
             values = [offsets for offsets, _ in values]
-        found[feature.value] = _matrix(values) if feature in _ROWS else values
-    return {**found, "present": present}
+        by_feature[feature.value] = _matrix(values) if feature in _ROWS else values
+    return {**by_feature, "present": present}
 
 
 def numbers_of(hits: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, NDArray[np.float64]]:

@@ -102,9 +102,9 @@ def features_from_hit(key: DocumentKey, hit: StoredHit, features: Iterable[Featu
     stored: Stored = {}
     for feature in features:
         with suppress(ValueError, LookupError):
-            found = _feature_of(reader, hit, feature, key)
-            if isinstance(found, ReadFeature) and found is not ABSENT:
-                stored[feature] = found.value
+            decoded = _feature_of(reader, hit, feature, key)
+            if isinstance(decoded, ReadFeature) and decoded is not ABSENT:
+                stored[feature] = decoded.value
     return stored
 
 
@@ -145,15 +145,15 @@ def _feature_of(reader: LayoutReader, hit: StoredHit, feature: Feature, key: Doc
 def consistent(stored: Mapping[Feature, Any]) -> dict[Feature, Any]:
     """Return a document's features without norms and offsets that do not have the length of its token vectors."""
     tokens = stored.get(Feature.TOKENS)
-    kept = dict(stored)
+    usable = dict(stored)
     if tokens is None:
-        return kept
-    norms, offsets = kept.get(Feature.NORMS), kept.get(Feature.OFFSETS)
+        return usable
+    norms, offsets = usable.get(Feature.NORMS), usable.get(Feature.OFFSETS)
     if norms is not None and norms.values.shape[1] != len(tokens):
-        del kept[Feature.NORMS]
+        del usable[Feature.NORMS]
     if offsets is not None and len(offsets[0]) != len(tokens):
-        del kept[Feature.OFFSETS]
-    return kept
+        del usable[Feature.OFFSETS]
+    return usable
 
 
 def _fault_in(feature: Feature, value: Any, dims: int | None) -> SkipReason | None:

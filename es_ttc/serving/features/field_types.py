@@ -75,12 +75,12 @@ class FieldTypes:
         more = {} if caller.indices else {"expand_wildcards": "open,hidden"}
         key = self._keys.of(caller.headers, str([target, caller.params, names]).encode(errors="replace"))
         known = self._texts.get(key)
-        found = await self._analysed(names, target, caller, more) if known is None else known.value
+        fields_or_problem = await self._analysed(names, target, caller, more) if known is None else known.value
         if known is None:
-            self._texts.put(key, found)
-        if isinstance(found, str):
-            raise NotForCaller(found)
-        return found
+            self._texts.put(key, fields_or_problem)
+        if isinstance(fields_or_problem, str):
+            raise NotForCaller(fields_or_problem)
+        return fields_or_problem
 
     async def _analysed(
         self, names: Sequence[str], target: str, caller: Caller, more: Mapping[str, str]
@@ -126,8 +126,8 @@ async def mapped_fields(engine: EngineClient, indices: Sequence[str], fields: Se
     failing = f"the fields of [{', '.join(indices) or caller.indices}] could not be read"
     path = caller.path(indices, "_field_caps")
     answer = await engine.json("GET", path, query_string, failing=failing, form=FIELD_CAPS)
-    found = answer["fields"]
-    return {name for name in fields if _is_mapped(found.get(name, {}), indices)}
+    by_field = answer["fields"]
+    return {name for name in fields if _is_mapped(by_field.get(name, {}), indices)}
 
 
 def _is_mapped(capabilities: Mapping[str, Any], indices: Sequence[str]) -> bool:

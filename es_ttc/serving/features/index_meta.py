@@ -50,11 +50,11 @@ class IndexMeta:
         if values is None:
             return None
         try:
-            found = calibration_of(values[0], encoder) if values else None
+            sample = calibration_of(values[0], encoder) if values else None
         except ValueError as error:
             raise EngineError(f"the calibration of index [{index}] is damaged: {error}") from error
-        self._calibrations.put((index, encoder), found)
-        return found
+        self._calibrations.put((index, encoder), sample)
+        return sample
 
     async def max_tokens(self, index: str, caller: Caller) -> float:
         """Return the greatest number of token vectors of a document of an index; infinite if it cannot be known."""
@@ -103,8 +103,8 @@ async def meta_of(
             raise
         except EngineError:
             continue
-        found = [mapping["mappings"]["_meta"][ROOT] for mapping in answer.values()]
-        yield found if key is None else [meta[key] for meta in found]
+        described = [mapping["mappings"]["_meta"][ROOT] for mapping in answer.values()]
+        yield described if key is None else [meta[key] for meta in described]
 
 
 async def features_of(engine: EngineClient, target: str = "", *, failing: str) -> dict[str, Mapping[str, Any]]:
@@ -125,8 +125,8 @@ async def features_of(engine: EngineClient, target: str = "", *, failing: str) -
         names = f"/{quote(','.join([*indices, *map(side_alias, indices)]), safe=',')}"
         query["ignore_unavailable"] = "true"
     path = f"{names}/_mapping".encode()
-    found = await engine.json("GET", path, urlencode(query).encode(), failing=failing, in_own_words=True, form=_META)
-    described = {name: mapping["mappings"]["_meta"][ROOT] for name, mapping in found.items()}
+    mappings = await engine.json("GET", path, urlencode(query).encode(), failing=failing, in_own_words=True, form=_META)
+    described = {name: mapping["mappings"]["_meta"][ROOT] for name, mapping in mappings.items()}
     return {meta.get("source", name): meta for name, meta in described.items()}
 
 

@@ -119,8 +119,8 @@ class WindowScorer:
             with span("score"):
                 rescorer: Any = method.rescorer
                 score = rescorer.score_and_signals if method.signals else rescorer.score
-                found = await self._pool.run(score, query, window, method.params)
-                scores, signals = found if method.signals else (found, {})
+                result = await self._pool.run(score, query, window, method.params)
+                scores, signals = result if method.signals else (result, {})
         except (EsTtcError, asyncio.CancelledError):
             raise
         except Exception as error:  # a method may raise anything

@@ -67,8 +67,8 @@ class FeatureLocator:
         if not without:
             return False
         indices = {str(hits[place]["_index"]) for place in without}
-        found = await asyncio.gather(*(self._marks(index, [], caller) for index in sorted(indices)))
-        needed = any(marks is not None for marks in found)
+        of_indices = await asyncio.gather(*(self._marks(index, [], caller) for index in sorted(indices)))
+        needed = any(marks is not None for marks in of_indices)
         if needed:
             self._with_sides.put(caller.indices, True, 1)
         return needed
@@ -151,8 +151,8 @@ class FeatureLocator:
         answer = await _or_none(index, search)
         if answer is None or not answer["_shards"]["total"]:
             return None
-        found = (mark_of(hit) for hit in answer["hits"]["hits"])
-        return dict(one for one in found if one is not None)
+        marks = (mark_of(hit) for hit in answer["hits"]["hits"])
+        return dict(one for one in marks if one is not None)
 
     async def uuid(self, index: str, caller: Caller) -> str | None:
         """Return an index's UUID; None if the caller may not read it."""
@@ -278,8 +278,8 @@ def _put_verified(
 
 
 def _seq_no(hit: Mapping[str, Any]) -> int | None:
-    found: int | None = (hit.get("fields") or {}).get(SEQ_NO_FIELD, [None])[0]
-    return found
+    number: int | None = (hit.get("fields") or {}).get(SEQ_NO_FIELD, [None])[0]
+    return number
 
 
 def _hash_of(document: Mapping[str, Any], spec: IndexSpec) -> str | None:

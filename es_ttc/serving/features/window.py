@@ -77,15 +77,15 @@ class WindowReader:
         located, known = await self._located(hits, features, request, encoder, located)
         features = await self._with_query_side_vectors(located, known, features, request)
         try:
-            found, encoded = await self._read(located, known, features, request)
-            replaced = _was_replaced(known, found)
+            features_read, encoded = await self._read(located, known, features, request)
+            replaced = _was_replaced(known, features_read)
         except SideIndexUnreadable:
             replaced = True
         if replaced:
             located, known = await self._located(hits, features, request, encoder)
-            found, encoded = await self._read(located, known, features, request)
-        _skip_faulty(located, found, features)
-        of_hits, complete = _of_hits(located, found, features)
+            features_read, encoded = await self._read(located, known, features, request)
+        _skip_faulty(located, features_read, features)
+        of_hits, complete = _of_hits(located, features_read, features)
         if not complete.any():
             if located.skipped:
                 raise no_features(located.skipped)
@@ -107,15 +107,15 @@ class WindowReader:
             await self._encoder(located, known, request)  # raises before features of a wrong encoder are sent
         features = await self._with_query_side_vectors(located, known, features, request)
         started = time.perf_counter()
-        found = await self._reader.window_of(known, features.stored, documents.blobs, request.caller)
+        features_read = await self._reader.window_of(known, features.stored, documents.blobs, request.caller)
         request.timings.features += _ms_since(started)
-        if isinstance(found, MissingFeatures):
-            return found
-        _skip_faulty(located, found, features)
-        of_hits, complete = _of_hits(located, found, features)
+        if isinstance(features_read, MissingFeatures):
+            return features_read
+        _skip_faulty(located, features_read, features)
+        of_hits, complete = _of_hits(located, features_read, features)
         if not complete.any():
             rest = features.needs - {Feature.REVERSED}
-            if rest != features.needs and any(rest <= stored.keys() for stored in found.documents):
+            if rest != features.needs and any(rest <= stored.keys() for stored in features_read.documents):
                 raise lacks_reversed(features.reader, [known[0].index], attached=False)
             raise no_features(located.skipped)
         encoder = await self._encoder(located, known, request)
@@ -276,9 +276,9 @@ class WindowReader:
         try:
             started = time.perf_counter()
             with span("features"):
-                found = await self._reader.window(known, features.stored, request.caller)
+                features_read = await self._reader.window(known, features.stored, request.caller)
             request.timings.features += _ms_since(started)
-            return found, await query_task
+            return features_read, await query_task
         finally:
             query_task.cancel()
 

@@ -81,10 +81,10 @@ def first_value(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str:
 
 def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
     """Return the headers without hop-by-hop ones."""
-    kept = [(name.lower(), value) for name, value in headers]
-    named = {token.strip().lower() for name, value in kept if name == b"connection" for token in value.split(b",")}
+    lower = [(name.lower(), value) for name, value in headers]
+    named = {token.strip().lower() for name, value in lower if name == b"connection" for token in value.split(b",")}
     drop = _HOP_BY_HOP | named if named else _HOP_BY_HOP
-    return [(name, value) for name, value in kept if name not in drop]
+    return [(name, value) for name, value in lower if name not in drop]
 
 
 def forwarded(headers: RawHeaders) -> RawHeaders:

@@ -23,9 +23,10 @@ def with_filter_path(data: Any, filter_path: str, *, keep_empty: bool) -> Any:
     included = frozenset(_parts(pattern) for pattern in patterns if not pattern.startswith("-"))
     excluded = frozenset(_parts(pattern[1:]) for pattern in patterns if pattern.startswith("-"))
     steps = _Steps()
-    kept = _include(data, included, steps) if included else data
-    kept = _exclude(kept, excluded, steps, keep_empty=keep_empty) if excluded and kept is not _NOTHING else kept
-    return {} if kept is _NOTHING else kept
+    selected = _include(data, included, steps) if included else data
+    if excluded and selected is not _NOTHING:
+        selected = _exclude(selected, excluded, steps, keep_empty=keep_empty)
+    return {} if selected is _NOTHING else selected
 
 
 class _Steps(dict[tuple[str, PatternStates], PatternStates]):

@@ -43,9 +43,9 @@ class GatewaySigner:
         url = URL.build(
             scheme=url.scheme, host=url.host or "", port=url.port, path=url.raw_path, query_string=query, encoded=True
         )
-        kept = [pair for pair in headers if pair[0] != _AUTHORIZATION and not pair[0].startswith(_OF_SIGNATURES)]
+        unsigned = [pair for pair in headers if pair[0] != _AUTHORIZATION and not pair[0].startswith(_OF_SIGNATURES)]
         added = await self._signer.headers(method, url, body)
-        return url, [*kept, *((name.lower().encode(), value.encode()) for name, value in added.items())]
+        return url, [*unsigned, *((name.lower().encode(), value.encode()) for name, value in added.items())]
 
 
 def gateway_signer(settings: GatewaySettings) -> GatewaySigner | None:

@@ -165,9 +165,9 @@ def put_in_place(body: Mapping[str, Any], queries: Sequence[tuple[KnnClause, dic
     if not replaced:
         return changed
     clauses = body["knn"] if isinstance(body["knn"], list) else [body["knn"]]
-    kept = [new for place, old in enumerate(clauses) if (new := replaced.get(place, old)) is not None]
-    changed["knn"] = kept if len(kept) > 1 or isinstance(body["knn"], list) else kept[0] if kept else None
-    if not kept:
+    left = [new for place, old in enumerate(clauses) if (new := replaced.get(place, old)) is not None]
+    changed["knn"] = left if len(left) > 1 or isinstance(body["knn"], list) else left[0] if left else None
+    if not left:
         del changed["knn"]
     if alternatives:
         own = [changed["query"]] if "query" in changed else []

@@ -79,24 +79,26 @@ def _value_at(values: Sequence[str], offset: int) -> tuple[str, int]:
 
 def without_highlights(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[Highlight, ...]]:
     """Return a body without the fields of its `highlight` with ``"type": "ttc"``, and these fields."""
-    given = body.get("highlight")
-    fields = given.get("fields") if isinstance(given, Mapping) else None
-    if not isinstance(given, Mapping) or not isinstance(fields, Mapping | list):
+    highlight = body.get("highlight")
+    fields = highlight.get("fields") if isinstance(highlight, Mapping) else None
+    if not isinstance(highlight, Mapping) or not isinstance(fields, Mapping | list):
         return body, ()  # not valid, or the engine's own
     entries = [fields] if isinstance(fields, Mapping) else [field for field in fields if isinstance(field, Mapping)]
     ours = [
-        _parsed(name, options, given)
+        _parsed(name, options, highlight)
         for entry in entries
         for name, options in entry.items()
-        if _type_of(options, given) == KEY
+        if _type_of(options, highlight) == KEY
     ]
     if not ours:
         return body, ()
-    rest = [{name: options for name, options in entry.items() if _type_of(options, given) != KEY} for entry in entries]
+    rest = [
+        {name: options for name, options in entry.items() if _type_of(options, highlight) != KEY} for entry in entries
+    ]
     left = [entry for entry in rest if entry]
     body = {key: value for key, value in body.items() if key != "highlight"}
     if left:
-        body["highlight"] = {**given, "fields": left[0] if isinstance(fields, Mapping) else left}
+        body["highlight"] = {**highlight, "fields": left[0] if isinstance(fields, Mapping) else left}
     return body, tuple(ours)
 
 

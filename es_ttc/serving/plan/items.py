@@ -72,10 +72,10 @@ def parse_items(rescore: Any) -> RescoreItems | None:
 
     An item of `blend` with the signal `reranker` is two: its other signals, then the reranker over the best.
     """
-    found = find_rescore(rescore)
-    if found is None:
+    rescorers = find_rescore(rescore)
+    if rescorers is None:
         return None
-    natives, ours = found
+    natives, ours = rescorers
     numbered = [
         (position, part) for position, item in enumerate(ours, len(natives) + 1) for part in _with_reranker(item)
     ]
@@ -184,15 +184,15 @@ def _require_once(sections: Sequence[Section]) -> None:
 def _with_reranker(item: dict[str, Any]) -> list[dict[str, Any]]:
     """Return an item of `blend` with the signal `reranker` as two: its other signals, the reranker over the best."""
     section = item[KEY]
-    given = section.get("params") if isinstance(section, Mapping) else None
-    if not isinstance(given, Mapping) or section.get("method", DEFAULT_METHOD) != BlendRescorer.name:
+    own_params = section.get("params") if isinstance(section, Mapping) else None
+    if not isinstance(own_params, Mapping) or section.get("method", DEFAULT_METHOD) != BlendRescorer.name:
         return [item]
-    signals = given.get("signals")
-    if "reranker" not in given and not (isinstance(signals, Mapping) and "reranker" in signals):
+    signals = own_params.get("signals")
+    if "reranker" not in own_params and not (isinstance(signals, Mapping) and "reranker" in signals):
         return [item]
-    params = parse_params(BlendParams, given, BlendRescorer.name)
+    params = parse_params(BlendParams, own_params, BlendRescorer.name)
     others = {name: weight for name, weight in (params.signals or {}).items() if name != "reranker"}
-    rest = {key: value for key, value in given.items() if key not in ("signals", "reranker")}
+    rest = {key: value for key, value in own_params.items() if key not in ("signals", "reranker")}
     first = {**item, KEY: {**section, "params": rest | ({"signals": others} if others else {})}}
     if not params.reranker_weight:
         return [first]

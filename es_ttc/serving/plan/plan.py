@@ -355,10 +355,10 @@ def plan_page(body: Mapping[str, Any], url: Mapping[str, str], item: RescoreItem
 
 
 def _ranks(name: str, url: Mapping[str, str], body: Mapping[str, Any], default: int) -> int:
-    given: Any = url.get(name, body.get(name, default))
-    value = url_integer(given) if name in url else body_integer(given)
+    value_asked: Any = url.get(name, body.get(name, default))
+    value = url_integer(value_asked) if name in url else body_integer(value_asked)
     if value is None or value < 0:
-        raise InvalidRequest(f"[{name}] must be an integer of 0 or more, got {shown(given)}")
+        raise InvalidRequest(f"[{name}] must be an integer of 0 or more, got {shown(value_asked)}")
     return value
 
 
@@ -369,16 +369,16 @@ def _query_texts(
     if section.query_text is not None or section.query_texts is not None:
         return _own_texts(section)
     try:
-        found = list(dict.fromkeys(ranked_texts(body, not_text)))
+        distinct = list(dict.fromkeys(ranked_texts(body, not_text)))
     except RecursionError:
         raise InvalidRequest("[query] is nested too deeply") from None
-    if len(found) == 1:
-        return (found[0],), None
+    if len(distinct) == 1:
+        return (distinct[0],), None
     fix = f"give the text in [{KEY}.query_text]"
-    if not found:
+    if not distinct:
         return (), MissingText(f"[{KEY}.query_text] is missing and the query has no text of its own: {fix}")
     fields = frozenset(name for names, _ in fielded_texts(body.get("query")) for name in names)
-    why = f"[{KEY}.query_text] is missing and the query holds {len(found)} different texts: {fix}"
+    why = f"[{KEY}.query_text] is missing and the query holds {len(distinct)} different texts: {fix}"
     return (), SeveralTexts(why, fields)
 
 

@@ -178,18 +178,18 @@ class FoundClause(NamedTuple):
 def find_clauses(body: Mapping[str, Any]) -> list[FoundClause]:
     """Return the clauses of a search body that the gateway answers, in their order."""
     top = body.get("knn")
-    found = []
+    clauses = []
     if isinstance(top, dict) and _has_text_or_section(top):
-        found.append(FoundClause("top", ("knn",), top))
+        clauses.append(FoundClause("top", ("knn",), top))
     for position, value in enumerate(top if isinstance(top, list) else ()):
         if _has_text_or_section(value):
-            found.append(FoundClause("top", ("knn", position), value))
+            clauses.append(FoundClause("top", ("knn", position), value))
     try:
-        found += _below(body.get("query"), ("query",), "knn")
-        found += _below(body.get("retriever"), ("retriever",), "retriever")
+        clauses += _below(body.get("query"), ("query",), "knn")
+        clauses += _below(body.get("retriever"), ("retriever",), "retriever")
     except RecursionError:
         raise InvalidRequest("[query] is nested too deeply") from None
-    return found
+    return clauses
 
 
 def _below(value: Any, place: Place, hook: str) -> Iterator[FoundClause]:

@@ -144,8 +144,8 @@ class SearchRequest:
 
     def _given(self, header: Mapping[str, Any], names: frozenset[str]) -> tuple[tuple[str, str], ...]:
         """Return some parameters from the URL and from a header line."""
-        given = [*self.params.engine, *((name, _joined(value)) for name, value in header.items())]
-        return tuple((name, value) for name, value in given if name in names)
+        pairs = [*self.params.engine, *((name, _joined(value)) for name, value in header.items())]
+        return tuple((name, value) for name, value in pairs if name in names)
 
     def target(self, item: SearchItem) -> bytes:
         """Return a key of a search's target."""

@@ -76,8 +76,8 @@ def firsts(groups: Sequence[Group]) -> Ints:
 
 def collapsed(ranking: OrderedScores, groups: Sequence[Group]) -> OrderedScores:
     """Return a ranking with only the first document of every group."""
-    kept = firsts([groups[place] for place in ranking.order.tolist()])
-    return OrderedScores(ranking.order[kept], ranking.scores[kept])
+    best = firsts([groups[place] for place in ranking.order.tolist()])
+    return OrderedScores(ranking.order[best], ranking.scores[best])
 
 
 def window_groups(
@@ -117,8 +117,8 @@ def rest_of_page(
     own = [body["post_filter"]] if body.get("post_filter") else []
     # not around the query, whose explanation would show it
     others = {"bool": {"filter": own, "must_not": of_groups(collapse.field, window.groups)}}
-    found = {"post_filter": others, "collapse": {"field": collapse.field}, "from": first, "size": missing}
-    return rest | found | {"track_total_hits": False}
+    parts = {"post_filter": others, "collapse": {"field": collapse.field}, "from": first, "size": missing}
+    return rest | parts | {"track_total_hits": False}
 
 
 def of_groups(field: str, groups: Iterable[Group]) -> dict[str, Any]:
@@ -136,9 +136,9 @@ def expanded(
     rest = {key: value for key, value in body.items() if key in _OF_INNER_HITS}
     groups = set(groups_of(page, collapse.field))
     must = {"must": [query]} if body.get("query") else {}  # without a query the engines score inner hits 0
-    found = {"bool": {**must, "filter": [of_groups(collapse.field, groups)]}}
+    filtered_query = {"bool": {**must, "filter": [of_groups(collapse.field, groups)]}}
     asked = {"collapse": collapse.body, "docvalue_fields": fields, "size": len(groups), "_source": False}
-    return rest | {"query": found} | asked
+    return rest | {"query": filtered_query} | asked
 
 
 def add_inner_hits(page: Sequence[dict[str, Any]], field: str, expanded: Sequence[Mapping[str, Any]]) -> None:

@@ -23,10 +23,10 @@ async def calibrated_name(known: Mapping[str, Calibration], caller: Caller, engi
     if not target or target in known:
         return target
     try:
-        found = await engine.json("GET", f"/{caller.indices}/_alias".encode(), failing="no alias is read")
+        indices = await engine.json("GET", f"/{caller.indices}/_alias".encode(), failing="no alias is read")
     except EngineError:
         return target
-    [name] = found if len(found) == 1 else [target]
+    [name] = indices if len(indices) == 1 else [target]
     return name if name in known else target
 
 
@@ -76,16 +76,16 @@ def cut_by_relevance(
     ``relevance``, ``(n,)``, is that of the ranking's first n documents. All stay if ``least`` is None.
     """
     greatest = float(np.nanmax(relevance, initial=-1))
-    told: dict[str, Any] = {"greatest": None if greatest < 0 else round(greatest, 4)}
+    summary: dict[str, Any] = {"greatest": None if greatest < 0 else round(greatest, 4)}
     if least is not None:
         within = ranking.order < len(relevance)
         reached = (relevance >= least) | (np.arange(len(relevance)) < pinned)
-        kept = within.copy()
-        kept[within] = reached[ranking.order[within]]
-        told |= {"min": least, "hits": int(kept.sum()), "cut": int(within.sum() - kept.sum())}
-        ranking = OrderedScores(ranking.order[kept], ranking.scores[kept])
+        reaching = within.copy()
+        reaching[within] = reached[ranking.order[within]]
+        summary |= {"min": least, "hits": int(reaching.sum()), "cut": int(within.sum() - reaching.sum())}
+        ranking = OrderedScores(ranking.order[reaching], ranking.scores[reaching])
     figures = {name: round(getattr(calibration, name), 3) for name in ("queries", "auc", "error")}
-    return ranking, {**told, "calibration": figures}
+    return ranking, {**summary, "calibration": figures}
 
 
 def shown_relevance(relevance: Float32, place: int) -> float | None:

@@ -90,8 +90,8 @@ def full_hits(
     rest = {key: value for key, value in body.items() if key not in OF_THE_SEARCH | _OURS}
     of_hits = these(hits)  # also beside the filters, whose scripts then run over few documents
     matching = [body.get("query") or {"match_all": {}}, {"bool": {"filter": [of_hits, *filters]}}]
-    found = {"bool": {"should": matching, "filter": [of_hits], "minimum_should_match": 1}}
-    return rest | {"query": found, "from": 0, "size": size, "track_total_hits": False}
+    query = {"bool": {"should": matching, "filter": [of_hits], "minimum_should_match": 1}}
+    return rest | {"query": query, "from": 0, "size": size, "track_total_hits": False}
 
 
 def by_further_keys(plan: SearchPlan, hits: Sequence[Mapping[str, Any]], filters: Sequence[Any]) -> dict[str, Any]:

@@ -66,8 +66,8 @@ class BufferedResponse:
         """Replace the body of a complete response, and compress it if it was compressed."""
         body = compressed(make()) if self._is_compressed else make()
         start = self._held[0]
-        kept = [pair for pair in start["headers"] if pair[0].lower() != b"content-length"]
-        start["headers"] = [*kept, (b"content-length", b"%d" % len(body))]
+        headers = [pair for pair in start["headers"] if pair[0].lower() != b"content-length"]
+        start["headers"] = [*headers, (b"content-length", b"%d" % len(body))]
         self._held[1:] = [{"type": "http.response.body", "body": body, "more_body": False}]
 
     def decoded(self) -> Any:
