@@ -56,7 +56,11 @@ class Admission:
 
     def refusal(self, path: str, headers: RawHeaders) -> EsTtcError | None:
         """Return why a request is not let in; None if it is."""
-        return (None if path in _ALWAYS else self._wrong_name(path, headers)) or self._without_token(path, headers)
+        return (None if path in _ALWAYS else self._wrong_name(path, headers)) or self._unsigned(path, headers)
+
+    def without_token(self, path: str, headers: RawHeaders) -> RawHeaders:
+        """Return a request's headers without the admin token, which the engine does not get; all at exempt paths."""
+        return headers if self._admin is None or path in self._admin.exempt else self._admin.without(headers)
 
     def _wrong_name(self, path: str, headers: RawHeaders) -> EsTtcError | None:
         host, origin = first_value(headers, b"host"), first_value(headers, b"origin").lower()
@@ -69,7 +73,7 @@ class Admission:
             return NotAllowed(f"requests from pages of [{origin}] are not allowed: add it to [allowed_origins]")
         return None
 
-    def _without_token(self, path: str, headers: RawHeaders) -> EsTtcError | None:
+    def _unsigned(self, path: str, headers: RawHeaders) -> EsTtcError | None:
         if self._admin is None or not path.startswith(PREFIX) or self._admin.admits(path, headers):
             return None
         return NotSignedIn(

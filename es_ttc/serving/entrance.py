@@ -53,7 +53,6 @@ class Entrance:
         self._own = own
         self._searches = searches
         self._writes = writes
-        self._admin = admin
         self._room = InFlightLimit(settings.max_concurrent_requests)
         gateway.metrics.watch({"in_flight_requests": lambda: self._room.taken})
         self._admission = Admission(settings.allowed_hosts, settings.allowed_origins, admin)
@@ -74,8 +73,7 @@ class Entrance:
             challenge = [(b"www-authenticate", b'Bearer realm="es-ttc"')] if isinstance(error, NotSignedIn) else []
             await answer_json(incoming, send, error.status, error.body(), challenge)
             return
-        if self._admin is not None and path not in self._admin.exempt:
-            scope["headers"] = incoming.headers = self._admin.without(incoming.headers)
+        scope["headers"] = incoming.headers = self._admission.without_token(path, incoming.headers)
         if not path.startswith(PREFIX):
             await self._answer_for_engine(incoming, send)
         elif incoming.method == "POST":

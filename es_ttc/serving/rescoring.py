@@ -59,6 +59,7 @@ class Rescoring:
         calibrated, relevance = unquote(caller.indices), self._gateway.tuned.relevance
         if plan.section.relevance_key is not None and relevance:
             calibrated = await calibrated_name(relevance, caller, self._gateway.engine.as_caller(caller))
+        again = partial(search_again, self._gateway.engine, request, item)
 
         def begin(one: SearchPlan) -> WindowRescoring | StrategyRescoring:
             if one.problem is not None and one.section.on_error == "fail":
@@ -66,7 +67,7 @@ class Rescoring:
             if one.section.method in STRATEGIES:
                 return self._strategies.begin(one.undivided_query(), caller, request.started, encode=encode)
             return WindowRescoring.begin(
-                self._gateway, self._targets, request, item, one, calibrated=calibrated, encode=encode
+                self._gateway, self._targets, request, item, one, again, calibrated=calibrated, encode=encode
             )
 
         def begin_all(plan: SearchPlan) -> tuple[SearchPlan, tuple[ItemRescoring, ...]]:
@@ -83,7 +84,6 @@ class Rescoring:
                 whole, items = begin_all(_without_numbers(plan, items, problem))
         bare = items[0].reads_bare_hits and not request.is_multi and can_split(whole)
         named = self._gateway.attached.expects_ids(caller)
-        again = partial(search_again, self._gateway.engine, request, item)
         search = RescoredSearch(self._gateway, whole, items, caller, again, request.started, bare=bare, named=named)
         item.body = search.first_pass
         if whole.is_divided:

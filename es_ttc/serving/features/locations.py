@@ -82,8 +82,3 @@ def _with_single_values(hits: Sequence[Mapping[str, Any]]) -> tuple[list[str], l
     if {*map(type, encoders), *map(type, hashes)} != {str}:
         return None
     return (encoders, hashes) if is_mark("".join(hashes), "".join(set(encoders))) else None
-
-
-def own_key(hit: Mapping[str, Any]) -> DocumentKey | None:
-    """Return the key of one hit's own features, see :func:`own_keys`."""
-    return own_keys((hit,)).keys[0]

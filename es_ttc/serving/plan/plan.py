@@ -194,13 +194,14 @@ def plan_search(
     items = parse_items(body.get("rescore"))
     if items is None:
         return None
+    url = dict(params)
     natives, by_retriever = items.natives, RETRIEVER in body  # the engine collapses a retriever's hits before
     collapse = None if by_retriever or body.get("collapse") is None else parse_collapse(body["collapse"])
     most = _most_hits(body[RETRIEVER]) if by_retriever else None
     bound = most if by_retriever else _most_ranked(natives)
     first, *later = [item.within(bound) for item in items.items]
     section = first.section
-    page = plan_page(body, dict(params), first, max_window)
+    page = plan_page(body, url, first, max_window)
     if section.min_relevance is not None and not page.size:
         raise InvalidRequest(f"[{KEY}.min_relevance] counts hits of the window, and [size] is 0: take [size] 1 or more")
     if most is not None and page.size <= most:
@@ -209,7 +210,7 @@ def plan_search(
         require_within(natives, page.window)
         page = replace(page, fetch=min(page.window, page.fetch))  # the groups beyond it are the engine's
     left_out = {"rescore"} if collapse is None else {"rescore", "collapse"}
-    rest, url = with_url({key: value for key, value in body.items() if key not in left_out}, dict(params))
+    rest, url = with_url({key: value for key, value in body.items() if key not in left_out}, url)
     texts, problem = _query_texts(section, rest, not_text)
     check_query(texts)
     rest, highlights = without_highlights(rest) if "highlight" in rest else (rest, ())

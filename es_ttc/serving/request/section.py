@@ -152,6 +152,11 @@ class Section(BaseModel):
         return "min_relevance" if self.min_relevance is not None else "relevance" if self.relevance else None
 
     @property
+    def shows_relevance(self) -> bool:
+        """Whether hits show their relevance if their index has a calibration."""
+        return self.method == DEFAULT_METHOD and (bool(self.detail) or self.relevance_key is not None)
+
+    @property
     def shows_map(self) -> bool:
         """Whether hits contain the cosines of their tokens."""
         return self.detail == MAP

@@ -14,9 +14,9 @@ from es_ttc.serving.request.section import ScoreMode, Section
 from es_ttc.serving.rescore.candidates import NONE_JOINED, JoinedCandidates
 from es_ttc.serving.rescore.collapse import WindowGroups
 from es_ttc.serving.rescore.order import Order, ScoredWindow, first_pass_order
-from es_ttc.serving.rescore.ranking import OrderedScores
 from es_ttc.serving.rescore.relevance import shown_relevance
 from es_ttc.serving.summary import Summary
+from es_ttc.vectors.tokens import Float32
 
 NO_FEATURES = "no features, kept below the scored documents"
 PINNED = "a first-pass score far above those of the others, kept on top"
@@ -88,9 +88,9 @@ def ordered_page(
     return shown
 
 
-def max_score(ranking: OrderedScores) -> float | None:
-    """Return the greatest score of a ranking; None if it ranks nothing."""
-    return shortest(ranking.scores[0]) if len(ranking.scores) else None
+def max_score(scores: Float32) -> float | None:
+    """Return the greatest of scores that never rise, ``(n,)``; None if there are none."""
+    return shortest(scores[0]) if len(scores) else None
 
 
 def _origin(hit: Mapping[str, Any], place: int | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from es_ttc.rescorers.relevance import Calibration
 from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.scores import WindowScores
 from es_ttc.serving.http.caller import Caller
-from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section
+from es_ttc.serving.request.section import KEY, Section
 from es_ttc.serving.rescore.ranking import OrderedScores
 from es_ttc.vectors.tokens import Float32
 
@@ -31,9 +31,7 @@ async def calibrated_name(known: Mapping[str, Calibration], caller: Caller, engi
 
 
 def calibration_for(section: Section, known: Mapping[str, Calibration], target: str) -> Calibration | None:
-    """Return the calibration of a search's target; None if its hits show no relevance."""
-    if section.method != DEFAULT_METHOD:
-        return None
+    """Return the calibration of a search's target; None if it has none and the search does not ask for relevance."""
     if target in known or section.relevance_key is None:
         return known.get(target)
     needs = f"[{KEY}.{section.relevance_key}] needs"

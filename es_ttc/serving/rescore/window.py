@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 from es_ttc.serving.plan.plan import SearchPlan
-from es_ttc.serving.request.first_pass import search_again
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import with_field_name
 from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch, start_candidates
@@ -70,6 +68,7 @@ class WindowRescoring:
         request: SearchRequest,
         item: SearchItem,
         plan: SearchPlan,
+        again: SearchAgain,
         *,
         calibrated: str,
         encode: bool,
@@ -82,7 +81,7 @@ class WindowRescoring:
         params, tuned = gateway.tuned.parse(rescorer, plan.section.params)
         calibration = None
         try:
-            if plan.section.detail or plan.section.relevance_key is not None:
+            if plan.section.shows_relevance:
                 calibration = calibration_for(plan.section, gateway.tuned.relevance, calibrated)
         except MissingFeature as problem:
             if plan.section.on_error == "fail":
@@ -103,7 +102,6 @@ class WindowRescoring:
             tokens = method.features.query_tokens
             candidates = start_candidates(gateway, known, request, item, plan, count, begun, tokens=tokens)
         budget = plan.section.timeout_ms or gateway.settings.scoring_timeout_ms
-        again = partial(search_again, gateway.engine, request, item)
         return cls(gateway, plan, caller, method, tuned, calibration, begun, candidates, again, budget, request.started)
 
     @property
@@ -141,9 +139,7 @@ class WindowRescoring:
             if plan.section.on_error == "fail":
                 raise scored
             page, groups = first_pass_page(plan, hits)
-            tuned = {"tuned": dict(self.tuned)} if self.tuned else {}
-            parts = {"window": min(len(hits), plan.page.window), **tuned, "scored": 0}
-            summary = Summary.fell_back(plan.section.method, scored, timings.as_dict(), **parts)
+            summary = Summary.fell_back(plan.section.method, scored, timings.as_dict(), **self._parts(hits, scored=0))
             return RankedPage(page, summary, groups=groups, fallbacks=[("first pass answered", scored)])
         ordered = order(plan, scored, self.calibration)
         if plan.by_further_keys and ordered.tied:
@@ -151,8 +147,8 @@ class WindowRescoring:
         details = await self._details(scored, ordered) if plan.section.detail else {}
         return RankedPage(
             hits=ordered_page(plan, scored, ordered, details),
-            summary=self._summary(scored, ordered, min(len(hits), plan.page.window), timings),
-            max_score=max_score(ordered.ranking) if plan.page.fetch else None,
+            summary=self._summary(hits, scored, ordered, timings),
+            max_score=max_score(ordered.ranking.scores) if plan.page.fetch else None,
             groups=ordered.groups,
             candidates=scored.complete_candidates,
             skipped=[*scored.scores.skipped.values()],
@@ -215,11 +211,14 @@ class WindowRescoring:
             for place, number, detail in zip(places, positions, details, strict=True)
         }
 
-    def _summary(self, window: ScoredWindow, ordered: Order, considered: int, timings: Timings) -> Summary:
-        scores, parts = window.scores, dict[str, Any](window=considered)
-        if self.tuned:
-            parts["tuned"] = dict(self.tuned)
-        parts["scored"] = int(scores.mask.sum())
+    def _parts(self, hits: Sequence[Any], scored: int) -> dict[str, Any]:
+        """Return the parts of a summary that do not depend on whether the method was applied."""
+        tuned = {"tuned": dict(self.tuned)} if self.tuned else {}
+        return {"window": min(len(hits), self.plan.page.window), **tuned, "scored": scored}
+
+    def _summary(self, hits: Sequence[Any], window: ScoredWindow, ordered: Order, timings: Timings) -> Summary:
+        scores = window.scores
+        parts = self._parts(hits, scored=int(scores.mask.sum()))
         if self.candidates is not None:
             parts["candidates"] = window.complete_candidates.as_dict()
         if self.plan.undivided is not None:

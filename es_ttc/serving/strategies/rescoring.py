@@ -26,7 +26,7 @@ from es_ttc.serving.logs import log
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.response import shortest
 from es_ttc.serving.rescore.collapse import groups_of
-from es_ttc.serving.rescore.page import RankedPage, first_pass_page, shown_hit
+from es_ttc.serving.rescore.page import RankedPage, first_pass_page, max_score, shown_hit
 from es_ttc.serving.rescore.ranking import pinned_count
 from es_ttc.serving.strategies.page import TARGET_PARAMS, RankedHits, add_hits_outside_first_pass, in_groups, rank_hits
 from es_ttc.serving.strategies.rerankers import (
@@ -135,7 +135,7 @@ class StrategyRescoring:
         return RankedPage(
             hits=walk.shown(order[ranks], page_hits, outcome),
             summary=walk.summary(applied=applied),
-            max_score=None if outcome is None or not len(outcome.scores) else shortest(outcome.scores[0]),
+            max_score=None if outcome is None else max_score(outcome.scores),
             groups=window_groups,
             fallbacks=[("walk cut short", _as_ours(failure)) for failure in walk.failures],
             skipped=[*walk.skipped.values()],

@@ -21,12 +21,13 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.compose import FieldSpan, compose, content_hash, document_hash, document_json
 from es_ttc.index.ingest.encode import DocumentFeatures, encode_apart, feature_fields, features_apart
+from es_ttc.index.mappings.ingest_pipeline import NO_PIPELINE
 from es_ttc.index.mappings.spec import ROOT, IndexSpec
 from es_ttc.index.mappings.write_options import WRITE_KEY
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.logs import log
 from es_ttc.serving.pool import work_of
-from es_ttc.serving.writes.targets import NO_PIPELINE, InlineIndex
+from es_ttc.serving.writes.targets import InlineIndex
 
 _KIND = "write"
 _MAX_TOGETHER = 32

@@ -17,13 +17,12 @@ from es_ttc.common.caches import ExpiringCache
 from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.index.attach.feature_locations import FeatureLocation, Indices
 from es_ttc.index.attach.followed_writes import FORMER, follow_pipeline_name
+from es_ttc.index.mappings.ingest_pipeline import NO_PIPELINE
 from es_ttc.index.mappings.spec import ROOT, IndexSpec, own_meta, spec_of_own
 from es_ttc.index.mappings.write_options import WRITES, WriteOptions
 from es_ttc.serving.engine import EngineClient, NotForCaller, NotThere
 from es_ttc.serving.http.caller import Caller, CallerKeys, RawHeaders
 from es_ttc.serving.logs import log
-
-NO_PIPELINE = "_none"
 
 Locations = Mapping[str, FeatureLocation]
 """By concrete index, where its features are stored."""
