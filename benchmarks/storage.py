@@ -46,6 +46,7 @@ from es_ttc.serving.http.upstream import Upstream
 from es_ttc.serving.logs import configure_logs
 from es_ttc.serving.pool import BoundedPool
 from es_ttc.settings import EngineSettings, GatewaySettings, Settings
+from es_ttc.vectors.codecs import PROFILES
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 LEASE_SECONDS = 65
@@ -81,6 +82,7 @@ VARIANTS = {
     "float16": Variant({"codec": "float16"}),
     "int4": Variant({"codec": "int4"}),
     "int2": Variant({"codec": "int2"}),
+    "small": Variant(dict(PROFILES["small"]._asdict())),
     "int4, no recovery source": Variant({"codec": "int4"}, recovery=False),
     "text only, best_compression": Variant(features=False, settings={"codec": "best_compression"}),
     "int8, best_compression": Variant({"codec": "int8"}, {"codec": "best_compression"}),

@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import click
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
 from es_ttc.cli.common import (
     AsJson,
@@ -28,8 +31,8 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.model_options import command
-from es_ttc.cli.options import StripHtml, check_codec, explicit_options, feature_options
-from es_ttc.cli.size_estimates import size_sentence
+from es_ttc.cli.options import StripHtml, check_storage, explicit_options, feature_options, with_storage
+from es_ttc.cli.size_estimates import described_storage, size_sentence, size_table
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine, delete_if_there
@@ -92,18 +95,17 @@ def attach(
     """
     settings = encoding.settings(Settings, engine=engine)
     context = click.get_current_context()
-    check_codec(context, features["tokens"])
-    chosen = explicit_options(context, features | {"strip_html": strip_html})
+    check_storage(context, features["tokens"])
+    chosen = with_storage(explicit_options(context, features | {"strip_html": strip_html}))
     named = encoding.is_given
     request = _Request(settings, name, chosen, encoder_named=named, yes=yes or dry_run)
     if dry_run:
         estimates = with_engine(settings, lambda client: _dry_run(client, request))
-        text = "\n".join(f"[{index}]: {sentence}" for index, (sentence, _) in estimates.items())
-        data = {
-            "name": name,
-            "indices": [{"index": index, "estimate": estimate} for index, (_, estimate) in estimates.items()],
-        }
-        print_result(data, text, as_json=as_json)
+        shown: list[Text | Table] = []
+        for index, each in estimates.items():
+            shown += [Text(f"[{index}]: {each.sentence}"), *([] if each.table is None else [each.table])]
+        indices = [{"index": index, "estimate": each.figures} for index, each in estimates.items()]
+        print_result({"name": name, "indices": indices}, Group(*shown), as_json=as_json)
         return 0
     how = f"run `es-ttc attach {name}` with the same options to go on"
     filled = run_to_completion(settings, lambda client: _attach(client, request), how)
@@ -224,32 +226,42 @@ class _Plan:
     encoder: Encoder
 
 
-async def _dry_run(engine: Engine, request: _Request) -> dict[str, tuple[str, dict[str, Any] | None]]:
-    return await _estimates(engine, await _planned(engine, request))
+class _Estimate(NamedTuple):
+    """What the features of an index would take; no figures if no first document has text."""
+
+    sentence: str
+    figures: dict[str, Any] | None = None
+    table: Table | None = None
+
+
+async def _dry_run(engine: Engine, request: _Request) -> dict[str, _Estimate]:
+    return await _estimates(engine, await _planned(engine, request), in_table=True)
 
 
 async def _attach(engine: Engine, request: _Request) -> list[FillResult]:
     plan = await _planned(engine, request)
-    for index, (sentence, _) in (await _estimates(engine, plan)).items():
-        click.echo(f"[{index}]: {sentence} (estimated)", err=True)
+    for index, each in (await _estimates(engine, plan)).items():
+        click.echo(f"[{index}]: {each.sentence} (estimated)", err=True)
     with _reporting() as report:
         return [await attach_beside(engine, each, plan.spec, plan.encoder, report=report) for each in plan.sources]
 
 
-async def _estimates(engine: Engine, plan: _Plan) -> dict[str, tuple[str, dict[str, Any] | None]]:
-    """Return by index what the features would take, in words and figures; no figures if no first document has text."""
+async def _estimates(engine: Engine, plan: _Plan, *, in_table: bool = False) -> dict[str, _Estimate]:
+    """Return by index what the features would take, other storages in a table or in the sentence."""
     spec = plan.spec
-    estimates: dict[str, tuple[str, dict[str, Any] | None]] = {}
+    estimates: dict[str, _Estimate] = {}
     for source, documents in zip(plan.sources, plan.samples, strict=True):
         first = documents[:_READ]
         size = await asyncio.to_thread(estimate_size, first, spec, plan.encoder)
         if size is None:
             sentence = f"none of the first {_READ} documents has text in {','.join(spec.text_fields)}"
-            estimates[source.index] = sentence, None
+            estimates[source.index] = _Estimate(sentence)
             continue
         count = round(await engine.count(source.index) * share_with_text(first, spec))
-        sentence = size_sentence(size, spec, count, await stored_bytes(engine, source.index))
-        estimates[source.index] = sentence, size.as_dict(count)
+        stored = await stored_bytes(engine, source.index)
+        sentence = size_sentence(replace(size, others={}) if in_table else size, count, stored)
+        others = size_table(size, described_storage(spec), count) if in_table else None
+        estimates[source.index] = _Estimate(sentence, size.as_dict(count), others)
     return estimates
 
 
@@ -289,6 +301,8 @@ def merged_spec(
     spec = replace(present or IndexSpec(encoder), encoder=encoder, **options)
     if spec.tokens != "packed":
         spec = replace(spec, codec=DEFAULT_CODEC)  # unused there
+    if spec.tokens == "none":
+        spec = replace(spec, skip_tokens="none")
     # A run without --chunks and with the same encoder goes on with what the features have, also of earlier releases.
     if present is None or "chunks" in options or encoder.key != present.encoder.key:
         spec = replace(spec, reversed=spec.chunks and distinguishes_roles)

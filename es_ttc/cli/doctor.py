@@ -275,6 +275,7 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
     except EsTtcError as error:
         return Check(f"index {name}", Status.WARNING, str(error), f"es-ttc index show {name}")
     codec = f" {spec.codec}" if spec.tokens == "packed" else ""
+    codec += "" if spec.skip_tokens == "none" else f" without {spec.skip_tokens.replace('_', ' ')}"
     detail = f"{documents:,} documents, {spec.encoder.key}, tokens {spec.tokens}{codec}"
     detail += _on_disk(await stored_bytes(client, name), documents)
     return await _features(client, name, spec, detail, loaded, lacking)

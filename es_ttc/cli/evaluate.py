@@ -19,7 +19,16 @@ from es_ttc.cli.common import AsJson, EncoderOptions, print_json
 from es_ttc.cli.evaluating import cached_encoder, stages, window_option
 from es_ttc.cli.judged import judgements_option, load_judged, require_one_source, with_llm_flag
 from es_ttc.cli.model_options import ARGUMENTS_KEY, FILE_PATH, FOLDER_PATH, command
-from es_ttc.cli.options import CODEC_CHOICE, RankingModels, codec_help, first_pass_option, params_option
+from es_ttc.cli.options import (
+    CODEC_CHOICE,
+    SKIP_HELP,
+    STORAGE_HELP,
+    RankingModels,
+    codec_help,
+    first_pass_option,
+    params_option,
+    with_storage,
+)
 from es_ttc.common.files import replace_file
 from es_ttc.common.interruption import interruptible
 from es_ttc.errors import ConfigurationError, InvalidRequest
@@ -37,6 +46,7 @@ from es_ttc.rescorers.relevance import METHOD
 from es_ttc.rescorers.tuned import Tuned
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import EngineSettings, Settings
+from es_ttc.vectors.codecs import Profile, SkipTokens
 
 MEMORY = "memory"
 _METHODS = "blend,hybrid,bm25,dense,maxsim,spectral"
@@ -86,7 +96,11 @@ class EvaluateOptions(EncoderOptions):
         "File of one method's parameters, written by `es-ttc tune`; may be given several times.",
     ] = ()
     ranking_models: RankingModels = None
-    codec: Annotated[str, CODEC_CHOICE, codec_help(", in memory and in the index")] = "float16"
+    storage: Annotated[Profile | None, STORAGE_HELP] = None
+    codec: Annotated[
+        str | None, CODEC_CHOICE, codec_help(", in memory and in the index. Default: that of --storage, else float16")
+    ] = None
+    skip_tokens: Annotated[SkipTokens | None, SKIP_HELP] = None
     max_tokens: Annotated[
         int,
         "--max-tokens N",
@@ -97,6 +111,12 @@ class EvaluateOptions(EncoderOptions):
     report: Annotated[
         Path | None, "--report DIR", FOLDER_PATH, "Folder for the report: index.html and results.json."
     ] = None
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """How token vectors are stored, as fields of a plan."""
+        options = {"storage": self.storage, "codec": self.codec, "skip_tokens": self.skip_tokens}
+        return {"codec": "float16", **with_storage(options)}
 
     @property
     def engine_settings(self) -> EngineSettings | None:
@@ -154,7 +174,7 @@ def evaluate(
         baseline=options.baseline,
         first_pass=options.first_pass,  # type: ignore[arg-type]  # click has checked it
         window=None if isinstance(options.window, str) else options.window,
-        codec=options.codec,  # type: ignore[arg-type]
+        **options.stored,
         max_tokens=options.max_tokens,
         engine=options.engine_settings,
         index=judgements,

@@ -1,6 +1,7 @@
 """`es-ttc index`: create, show, change and delete indices with features."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
 
@@ -23,8 +24,8 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.model_options import CommandGroup, command
-from es_ttc.cli.options import StripHtml, check_codec, feature_options
-from es_ttc.cli.size_estimates import SAMPLE_TEXT, size_sentence
+from es_ttc.cli.options import SKIP_HELP, STORAGE_HELP, StripHtml, check_storage, feature_options, with_storage
+from es_ttc.cli.size_estimates import SAMPLE_TEXT, described_storage, size_sentence
 from es_ttc.cli.tables import properties
 from es_ttc.engine.protocol import Engine
 from es_ttc.enrichment.jobs.following import EnrichmentOptions, follow, forget, unfollow
@@ -50,7 +51,7 @@ from es_ttc.index.mappings.write_options import WriteOptions
 from es_ttc.lab.evaluation.rankings import ReportStage
 from es_ttc.reranking.index_graph import delete_graphs
 from es_ttc.settings import Settings
-from es_ttc.vectors.codecs import QUANTISED_CODECS
+from es_ttc.vectors.codecs import Profile, SkipTokens
 
 
 @click.group(cls=CommandGroup)
@@ -90,17 +91,17 @@ def create(
     **features: Any,
 ) -> None:
     """Create the index NAME with the fields for its features. Your own fields stay dynamic."""
-    check_codec(click.get_current_context(), features["tokens"])
+    check_storage(click.get_current_context(), features["tokens"])
     settings = encoding.settings(Settings, engine=engine)
     loaded = loaded_encoder(settings, dims=features.pop("dims"))
-    stored = provided(**features, strip_html=strip_html == "yes")
+    stored = with_storage(features) | {"strip_html": strip_html == "yes"}
     spec = IndexSpec(loaded.identity, reversed=features["chunks"] and loaded.distinguishes_roles, **stored)
     size = estimate_size([{spec.text_fields[0]: SAMPLE_TEXT}], spec, loaded)
     options = IndexOptions(analyzer or analyzer_of(language), shards, replicas)
     with_engine(settings, lambda client: _create(client, name, spec, options))
     text = f"made index [{name}], encoder {loaded.identity.key}"
     if size is not None:
-        text += f"\n{size_sentence(size, spec)} (estimated for a text of 250 tokens)"
+        text += f"\n{size_sentence(size)} (estimated for a text of 250 tokens)"
     print_result({"index": name, "spec": spec.as_meta(), "estimate": size and size.as_dict()}, text, as_json=as_json)
 
 
@@ -116,34 +117,31 @@ def requantise(
     name: str,
     /,
     *,
+    storage: Annotated[Profile | None, STORAGE_HELP] = None,
     codec: Annotated[
-        Any,
-        click.option(
-            "--codec",
-            type=click.Choice(QUANTISED_CODECS),
-            default="int2",
-            show_default=True,
-            help="The new codec, which is coarser than the present one.",
-        ),
-    ],
+        Literal["int8", "int4", "int2"] | None,
+        "The new codec, no finer than the present one. Default: that of --storage, and int2 without one.",
+    ] = None,
+    skip_tokens: Annotated[SkipTokens | None, SKIP_HELP] = None,
     engine: EngineUrl,
     encoder: EncoderName,
     as_json: AsJson,
 ) -> None:
-    """Move the token vectors of the attached index NAME to a coarser codec, without encoding, while it serves.
+    """Store the token vectors of the attached index NAME in fewer bytes, without encoding, while it serves.
 
     A new side index is filled while the old one serves. Documents that have changed since their features were made are
     encoded. Run the command again to resume a stopped run.
     """
     settings = Settings(**provided(engine=engine, encoder=encoder))
+    chosen = with_storage({"storage": storage, "codec": codec, "skip_tokens": skip_tokens}) or {"codec": "int2"}
     moved = run_to_completion(
         settings,
-        lambda client: _requantise(client, settings, name, codec),
-        f"run `es-ttc index requantise {name} --codec {codec}` to go on",
+        lambda client: _requantise(client, settings, name, chosen),
+        f"run `es-ttc index requantise {name}` with the same options to go on",
     )
     text = "\n".join(
-        f"[{each['index']}] {each['written']:,} documents now have {codec} token vectors, "
-        f"{each['unchanged']:,} had them"
+        f"[{each['index']}] {each['written']:,} documents are now stored as {each['stored']}, "
+        f"{each['unchanged']:,} were already"
         for each in moved
     )
     print_result({"name": name, "indices": moved}, text, as_json=as_json)
@@ -293,21 +291,23 @@ async def _create(engine: Engine, name: str, spec: IndexSpec, options: IndexOpti
     await create_index(engine, name, spec, options)
 
 
-async def _requantise(engine: Engine, settings: Settings, name: str, codec: Any) -> list[dict[str, Any]]:
+async def _requantise(engine: Engine, settings: Settings, name: str, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
     locations = (await Indices.behind(engine, name)).features()
     for held in locations:
         if not held.side:
             raise InvalidRequest(
-                f"index [{held.index}] was made by es-ttc, and the codec of its documents stays: make it anew, with "
-                f"`es-ttc index create NAME --codec {codec}` and `es-ttc ingest`"
+                f"index [{held.index}] was made by es-ttc, and the storage of its documents stays: make it anew, with "
+                "`es-ttc index create NAME` and `es-ttc ingest`"
             )
-        require_coarser(held.spec, codec, held.source.index)
-    with stages("codec") as progress:
-        return [await _requantise_one(engine, settings, held, codec, progress) for held in locations]
+        require_coarser(held.spec, replace(held.spec, **chosen), held.source.index)
+    with stages("storage") as progress:
+        return [
+            await _requantise_one(engine, settings, held, replace(held.spec, **chosen), progress) for held in locations
+        ]
 
 
 async def _requantise_one(
-    engine: Engine, settings: Settings, held: FeatureLocation, codec: Any, progress: ReportStage
+    engine: Engine, settings: Settings, held: FeatureLocation, spec: IndexSpec, progress: ReportStage
 ) -> dict[str, Any]:
     """Move the features of one index into a new side index."""
 
@@ -315,9 +315,10 @@ async def _requantise_one(
         progress(held.source.index, counts.seen, counts.total)
 
     encoder = await asyncio.to_thread(loaded_encoder, settings, held.spec.encoder)
-    filled = await attach_beside(engine, held.source, replace(held.spec, codec=codec), encoder, report=report)
+    filled = await attach_beside(engine, held.source, spec, encoder, report=report)
     written = filled.carried + filled.written
-    return {"index": filled.index, "codec": codec, "written": written, "unchanged": filled.unchanged}
+    stored = described_storage(spec)
+    return {"index": filled.index, "stored": stored, "written": written, "unchanged": filled.unchanged}
 
 
 async def _show(engine: Engine, name: str) -> dict[str, Any]:
@@ -382,5 +383,6 @@ def _stored(spec: dict[str, Any]) -> str:
     if spec["tokens"] == "none":
         return "none"
     codec = spec["codec"] if spec["tokens"] == "packed" else spec["tokens"]
+    skipped = f" without {spec['skip_tokens'].replace('_', ' ')}" if "skip_tokens" in spec else ""
     stripped = ", without markup" if spec.get("strip_html") else ""
-    return f"{codec}, up to {spec['max_tokens']} a document{stripped}"
+    return f"{codec}{skipped}, up to {spec['max_tokens']} a document{stripped}"

@@ -329,7 +329,7 @@ async def _tell_size(
     total = records if records < _PEEKED else await asyncio.to_thread(count_records, inputs)
     if total is not None:  # records that are no documents, and documents without text, get no features
         total = round(total * share_with_text(documents, spec) * len(documents) / records)
-    click.echo(f"{size_sentence(size, spec, total)} (estimated)", err=True)
+    click.echo(f"{size_sentence(size, total)} (estimated)", err=True)
 
 
 def _no_text(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from pydantic import Field
 
 from es_ttc.cli.model_options import options_of
-from es_ttc.vectors.codecs import DEFAULT_CODEC, STORED_CODECS
+from es_ttc.vectors.codecs import PROFILES, STORED_CODECS, Profile, SkipTokens
 
 
 class JsonObjectType(click.ParamType[dict[str, Any]]):
@@ -130,6 +130,14 @@ def codec_help(what: str = "") -> str:
 
 
 CODEC_CHOICE = click.Choice(STORED_CODECS)
+STORAGE_HELP = (
+    "How token vectors are stored. exact: in 8 bits per component, scores equal those of float32 to the third digit. "
+    "default: in 4 bits. small: in 2 bits, and none for punctuation and stop words; a third of the default's bytes."
+)
+SKIP_HELP = (
+    "Tokens that get no vector, in place of the storage's. stop_words: also the most frequent words of the encoder's "
+    "languages; their neighbours' vectors stand for them."
+)
 StripHtml = Annotated[
     Literal["auto", "yes", "no"],
     "Leave HTML out of what is encoded; auto: if most of the first documents have some. Positions of passages still "
@@ -179,7 +187,9 @@ def feature_options(
         "but plain engine features). rank_vectors: Elasticsearch's own (Enterprise licence). none: pooled vectors "
         "only.",
     ] = "packed",
-    codec: Annotated[str, CODEC_CHOICE, codec_help(" in a blob")] = DEFAULT_CODEC,
+    storage: Annotated[Profile | None, STORAGE_HELP] = None,
+    codec: Annotated[str | None, CODEC_CHOICE, codec_help(" in a blob, in place of the storage's")] = None,
+    skip_tokens: Annotated[SkipTokens | None, SKIP_HELP] = None,
     scales: Annotated[
         tuple[float, ...] | None,
         "--scales L,...",
@@ -206,10 +216,19 @@ def feature_options(
     """Options for the features of an index."""
 
 
-def check_codec(context: click.Context, tokens: str) -> None:
-    """Raise an error for a codec together with a storage of tokens that has none."""
-    if explicit_options(context, {"codec": None}) and tokens != "packed":
-        raise click.UsageError(f"--codec goes with --tokens packed, not with {tokens}: leave it out")
+def check_storage(context: click.Context, tokens: str) -> None:
+    """Raise an error for options of packed token vectors together with another storage of them."""
+    for name in explicit_options(context, dict.fromkeys(("storage", "codec", "skip_tokens"))):
+        if tokens != "packed" and (name != "skip_tokens" or tokens == "none"):
+            flag = f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{flag} goes with --tokens packed, not with {tokens}: leave it out")
+
+
+def with_storage(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of features with codec and skipped tokens in place of the name of their storage."""
+    given = {name: value for name, value in options.items() if value is not None and name != "storage"}
+    profile = options.get("storage")
+    return given if profile is None else PROFILES[profile]._asdict() | given
 
 
 def explicit_options(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:

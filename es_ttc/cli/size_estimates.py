@@ -1,9 +1,12 @@
 """What features will take on disk, in a sentence, before they are written."""
 
+from rich.table import Table
+
 from es_ttc.cli.common import mebibytes
-from es_ttc.index.ingest.size_estimate import SizeEstimate, token_bytes
+from es_ttc.cli.tables import table
+from es_ttc.index.ingest.size_estimate import SizeEstimate
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.vectors.codecs import QUANTISED_CODECS
+from es_ttc.vectors.codecs import PROFILES
 
 _KIB = 2**10
 _MINUTE = 60
@@ -16,23 +19,21 @@ SAMPLE_TEXT = 12 * (
 """A text of some 250 tokens, for an estimate where there is no document yet."""
 
 
-def size_sentence(
-    size: SizeEstimate, spec: IndexSpec, documents: int | None = None, source_bytes: int | None = None
-) -> str:
-    """Return what features take: a document's, those of all documents, those of a million, and with other options.
+def size_sentence(size: SizeEstimate, documents: int | None = None, source_bytes: int | None = None) -> str:
+    """Return what features take: a document's, those of all documents, those of a million, and and with other options.
 
     Args:
         documents: Number of documents with text; None if it is not known.
         source_bytes: Bytes of the index that gets the features; None if it is not known.
     """
-    tokens = f" with its {size.tokens:,.0f} token vectors" if size.tokens else ""
+    tokens = f" with {size.vectors:,.0f} vectors of its {size.tokens:,.0f} tokens" if size.vectors else ""
     parts = [f"features take about {size.merged / _KIB:,.1f} KiB a document{tokens}"]
     if documents is not None:
         every = documents * size.merged
         beside = f" (x {every / source_bytes:,.1f} of the index's {mebibytes(source_bytes)})" if source_bytes else ""
         took = f" and {_duration(documents * size.seconds)} of encoding here"
         parts.append(f"{mebibytes(round(every))}{beside}{took} for all {documents:,}")
-    options = "".join(f", with {option} {per_million(merged)}" for option, merged in _others(size, spec))
+    options = "".join(f", with {option} {per_million(other.merged)}" for option, other in size.others.items())
     parts.append(f"a million such documents take {per_million(size.merged)}{options}")
     return "; ".join([*parts, f"before segments are merged {size.at_once / size.merged:.1f} times that"])
 
@@ -49,14 +50,30 @@ def per_million(merged: float) -> str:
     return f"{gigabytes:,.0f} GB" if gigabytes >= 10 else f"{gigabytes:.1f} GB"
 
 
-def _others(size: SizeEstimate, spec: IndexSpec) -> list[tuple[str, float]]:
-    """Return options that are not chosen, with the bytes of a document."""
-    if not size.tokens or spec.tokens != "packed":
-        return []
-    own = token_bytes(spec)
-    found = [
-        (f"--codec {codec}", size.merged + size.tokens * (token_bytes(spec, codec) - own))
-        for codec in reversed(QUANTISED_CODECS)
-        if codec != spec.codec
+def described_storage(spec: IndexSpec) -> str:
+    """Return how an index stores token vectors, in a few words."""
+    name = next((name for name, storage in PROFILES.items() if storage == (spec.codec, spec.skip_tokens)), None)
+    if spec.tokens != "packed":
+        return f"--tokens {spec.tokens}"
+    skipped = "" if spec.skip_tokens == "none" else f" --skip-tokens {spec.skip_tokens}"
+    return f"--storage {name}" if name else f"--codec {spec.codec}{skipped}"
+
+
+def size_table(size: SizeEstimate, chosen: str, documents: int) -> Table:
+    """Return a table of what features take with the chosen options and with others, the smallest first."""
+    sizes = sorted([(f"{chosen} *", size), *size.others.items()], key=lambda item: item[1].merged)
+    rows = [
+        [
+            option,
+            f"{one.token_bytes / size.tokens:,.0f}" if size.tokens else "0",
+            f"{one.merged / _KIB:,.1f} KiB",
+            mebibytes(round(documents * one.merged)),
+            per_million(one.merged),
+            f"x {one.at_once / one.merged:.1f}",
+        ]
+        for option, one in sizes
     ]
-    return [*found, ("--tokens none", size.merged - size.tokens * own)]
+    columns = ["bytes a token", "a document", f"all {documents:,}", "a million", "until merged"]
+    shown = table(["stored (* chosen)", *columns], rows)
+    shown.columns[0].no_wrap = True
+    return shown

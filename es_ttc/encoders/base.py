@@ -206,6 +206,10 @@ class Encoder(Protocol):
         what the identity names, so it is no part of it.
         """
 
+    @property
+    def stop_words(self) -> frozenset[str]:
+        """The most frequent words of its languages, in lower case; see :mod:`es_ttc.encoders.stop_words`."""
+
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
     ) -> Encodings:

@@ -96,6 +96,11 @@ class CachedEncoder:
         return self._encoder.distinguishes_roles
 
     @property
+    def stop_words(self) -> frozenset[str]:
+        """The stop words of the encoder behind it."""
+        return self._encoder.stop_words
+
+    @property
     def uncached(self) -> Encoder:
         """The encoder behind it."""
         return self._encoder

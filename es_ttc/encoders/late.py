@@ -153,6 +153,11 @@ class LateReader:
             for role, length in self._lengths.items()
         }
 
+    @property
+    def stop_words(self) -> frozenset[str]:
+        """The stop words of the tokenizer's vocabulary."""
+        return self._readers["document"].stop_words
+
     def read(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[WindowedText]:
         """Return the window of each text; see :meth:`es_ttc.encoders.windows.Reader.read`."""
         # One row more than a window has: a text that is longer shows by its second window.

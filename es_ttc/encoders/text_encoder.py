@@ -32,6 +32,10 @@ class WindowModel(Protocol):
 class TextReader(Protocol):
     """Cuts texts into windows; see :class:`es_ttc.encoders.windows.Reader`."""
 
+    @property
+    def stop_words(self) -> frozenset[str]:
+        """The stop words of the tokenizer's vocabulary."""
+
     def read(self, texts: Sequence[str], role: Role, max_tokens: int) -> list[WindowedText]:
         """Return the windows of texts, up to the one in which ``max_tokens`` rows are reached."""
 
@@ -60,6 +64,11 @@ class TextEncoder:
         self.distinguishes_roles = distinguishes_roles
         self._adapted: dict[str, TextEncoder | None] = {}
         self._loading = threading.Lock()
+
+    @property
+    def stop_words(self) -> frozenset[str]:
+        """The stop words of the tokenizer's vocabulary."""
+        return self._reader.stop_words
 
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024

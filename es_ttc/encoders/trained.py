@@ -91,6 +91,11 @@ class TrainedEncoder:
             return True
         return not self.heads["query"].equals(self.heads["document"])
 
+    @property
+    def stop_words(self) -> frozenset[str]:
+        """The stop words of the encoder under the heads."""
+        return self.bases["document"].stop_words
+
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
     ) -> Encodings:

@@ -20,6 +20,11 @@ class TwoEncoders:
         self.backend = f"{pooled.backend}; tokens: {tokens.backend}"
         self.distinguishes_roles = pooled.distinguishes_roles
 
+    @property
+    def stop_words(self) -> frozenset[str]:
+        """The stop words of the encoder of token vectors."""
+        return self._tokens.stop_words
+
     def encode(
         self, texts: Sequence[str], *, role: Role = "document", tokens: bool = True, max_tokens: int = 1024
     ) -> Encodings:

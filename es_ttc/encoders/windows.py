@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 
 from es_ttc.common.whole_words import with_marks
 from es_ttc.encoders.base import Role
+from es_ttc.encoders.stop_words import stop_words
 from es_ttc.errors import ConfigurationError, EncoderError
 
 Offsets = NDArray[np.int32]
@@ -87,6 +89,11 @@ class Reader:
         self._prefix, self._prefix_types = whole.ids[:start], whole.type_ids[:start]
         self._suffix, self._suffix_types = whole.ids[stop:], whole.type_ids[stop:]
         self._type = whole.type_ids[start]
+
+    @cached_property
+    def stop_words(self) -> frozenset[str]:
+        """The stop words of the tokenizer's vocabulary."""
+        return stop_words(self._tokenizer)
 
     def shortened(self, max_length: int) -> Self:
         """Return a reader of the same tokens that cuts windows of fewer."""

@@ -1,4 +1,4 @@
-"""Token vectors of a side index moved to a coarser codec: nothing is encoded, and searches go on."""
+"""Token vectors of a side index moved to a smaller storage: nothing is encoded, and searches go on."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +16,7 @@ from es_ttc.index.ingest import encode_documents
 from es_ttc.index.mappings.readers import reader_of
 from es_ttc.index.mappings.spec import HASH, IndexSpec
 from es_ttc.rescorers.base import Feature
+from es_ttc.vectors.codecs import PROFILES, Storage
 from es_ttc.vectors.tokens import TokenVectors
 from tests.attach.conftest import attach, corpus
 from tests.attach.test_beside import ask, scores
@@ -48,35 +49,38 @@ async def stored(engine: Engine, index: str) -> dict[str, tuple[TokenVectors, st
     return found
 
 
-@pytest.mark.parametrize("codec", ["int4", "int2"])
+@pytest.mark.parametrize("storage", [Storage("int4"), PROFILES["small"], Storage("float16", "punctuation")])
 async def test_attached_features_move_into_a_new_side_index(
-    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, codec: Any
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, storage: Storage
 ) -> None:
     await attach(engine, shop, replace(spec, codec="float16"), encoder)
     before = scores(ask(gateway, shop))
-    filled = await attach(engine, shop, replace(spec, codec=codec), Silent(encoder))
+    filled = await attach(engine, shop, replace(spec, **storage._asdict()), Silent(encoder))
     assert (filled.carried, filled.written, filled.failed) == (20, 0, 0)
     reply = ask(gateway, shop)
     assert (reply.json()["ttc"]["scored"], reply.json()["ttc"].get("stale")) == (19, None)
-    assert scores(reply) == pytest.approx(before, abs={"int4": 0.02, "int2": 0.08}[codec])
+    assert scores(reply) == pytest.approx(before, abs=0.02 if storage == Storage("int4") else 0.08)
     held = (await Indices.behind(engine, shop)).only()
     [fresh] = encode_documents([corpus()["d2"]], held.spec, encoder)
     tokens, content = (await stored(engine, held.index))["d2"]
-    assert (tokens.codec, content) == (codec, fresh.hash)
+    assert (tokens.codec, content) == (storage.codec, fresh.hash)
     assert fresh.tokens is not None
+    assert tokens.values.shape == fresh.tokens.vectors.values.shape
     assert np.mean(tokens.values == fresh.tokens.vectors.values) > 0.9  # but for float16 beside a border
 
 
 @pytest.mark.parametrize(
-    ("change", "codec", "says"),
+    ("change", "after", "says"),
     [
-        ({"codec": "int2"}, "int8", r"\[int2\], which is coarser than \[int8\]"),
-        ({"tokens": "nested"}, "int2", r"keeps its tokens as \[nested\]"),
-        ({"tokens": "none"}, "int2", r"keeps its tokens as \[none\]"),
+        ({"codec": "int2"}, Storage("int8"), r"\[int2\], which is coarser than \[int8\]"),
+        ({"skip_tokens": "stop_words"}, Storage("int2", "punctuation"), r"has no vectors for \[stop_words\]"),
+        ({"tokens": "nested"}, Storage("int2"), r"keeps its tokens as \[nested\]"),
+        ({"tokens": "none"}, Storage("int2"), r"keeps its tokens as \[none\]"),
     ],
 )
-def test_require_coarser_codec_refuses_finer_codecs_and_other_storage(
-    spec: IndexSpec, change: dict[str, Any], codec: Any, says: str
+def test_require_coarser_refuses_finer_codecs_more_tokens_and_other_storage(
+    spec: IndexSpec, change: dict[str, Any], after: Storage, says: str
 ) -> None:
+    before = replace(spec, **change)
     with pytest.raises(InvalidRequest, match=says):
-        require_coarser(replace(spec, **change), codec, "articles")
+        require_coarser(before, replace(before, **after._asdict()), "articles")

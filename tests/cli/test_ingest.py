@@ -118,7 +118,7 @@ def test_features_take_what_was_estimated(here: Path, index_name: str, capsys: p
     captured = capsys.readouterr()
     at_once = json.loads(captured.out)["bytes"]
     assert "for all 30; a million such documents take " in captured.err
-    assert ", with --codec int2 " in captured.err
+    assert ", with --storage small " in captured.err
     assert ", with --tokens none " in captured.err
     assert "; before segments are merged " in captured.err
     assert run(["ingest", index_name, "all.jsonl", "--merge", "--json"]) == 0  # waits for the engine's leases
@@ -169,13 +169,17 @@ def test_commands_take_the_encoder_of_the_features_unless_another_is_chosen(
     call(engine, "PUT", f"/{index_name}/_doc/2?refresh=true", {"text": "second words"})
     assert run(["fill", index_name]) == 0
     assert "1 documents got features" in capsys.readouterr().out
-    assert run(["index", "requantise", index_name, "--codec", "int4"]) == 0
-    assert "2 documents now have int4 token vectors, 0 had them" in capsys.readouterr().out
-    assert run(["index", "requantise", index_name, "--json"]) == 0
+    assert run(["index", "requantise", index_name, "--storage", "default"]) == 0
+    assert "2 documents are now stored as --storage default, 0 were already" in capsys.readouterr().out
+    assert run(["index", "requantise", index_name, "--skip-tokens", "stop_words", "--codec", "int2", "--json"]) == 0
     [moved] = json.loads(capsys.readouterr().out)["indices"]
-    assert (moved["codec"], moved["written"], moved["unchanged"]) == ("int2", 2, 0)
+    assert (moved["stored"], moved["written"], moved["unchanged"]) == ("--storage small", 2, 0)
     assert run(["index", "requantise", index_name, "--codec", "int4"]) == 1
     assert "which is coarser than [int4]" in capsys.readouterr().err
+    assert run(["index", "requantise", index_name, "--skip-tokens", "none"]) == 1
+    assert f"`es-ttc attach {index_name} --skip-tokens none`" in capsys.readouterr().err
+    assert run(["index", "show", index_name]) == 0
+    assert "int2 without stop words, up to 1024 a document" in capsys.readouterr().out
     assert run(["fill", index_name, "--encoder", "minilm"]) == 1
     assert "fill with the same encoder" in capsys.readouterr().err
     assert run(["detach", index_name, "--yes"]) == 0
@@ -194,7 +198,7 @@ def test_an_absent_index_is_made_with_defaults_and_that_is_said(
     assert run(["index", "show", index_name]) == 0
     assert "int4, up to 1024 a document" in capsys.readouterr().out
     assert run(["index", "requantise", index_name]) == 1
-    assert "make it anew, with `es-ttc index create NAME --codec int2`" in capsys.readouterr().err
+    assert "make it anew, with `es-ttc index create NAME`" in capsys.readouterr().err
 
 
 def test_documents_without_the_text_fields_make_no_index(

@@ -28,7 +28,7 @@ def test_spec_survives_json() -> None:
 def test_spec_of_every_storage_survives_json() -> None:
     for spec, layout in (
         (SPEC, "doc_values"),
-        (replace(SPEC, codec="int2"), "doc_values"),
+        (replace(SPEC, codec="int2", skip_tokens="stop_words"), "doc_values"),
         (replace(SPEC, tokens="none"), "doc_values"),
         (replace(SPEC, tokens="nested"), "nested_vectors"),
         (replace(SPEC, tokens="nested", outside_source=False), "nested"),
@@ -85,6 +85,7 @@ def test_changed_metadata_of_an_index_is_refused_with_the_reason(damage: dict[st
         {"tokens": "none"},
         {"codec": "int8"},
         {"codec": "int2"},
+        {"skip_tokens": "punctuation"},
         {"scales": (1, 2.5)},
         {"max_tokens": 8},
         {"spans": (SpanGrid(10, 4),)},

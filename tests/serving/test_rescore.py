@@ -61,7 +61,7 @@ def test_several_texts_of_one_query(stack: SearchStack, encoder: Encoder) -> Non
         ({"codec": "float16"}, 1e-3),
         ({"codec": "int8"}, 0.002),
         ({"codec": "int4"}, 0.02),
-        ({"codec": "int2"}, 0.05),
+        ({"codec": "int2", "skip_tokens": "stop_words"}, 0.05),
         ({"tokens": "nested"}, 1e-3),
     ],
     ids=str,

@@ -35,6 +35,11 @@ class Wrapped:
         return self.encoder.backend
 
     @property
+    def stop_words(self) -> frozenset[str]:
+        """Those of the encoder."""
+        return self.encoder.stop_words
+
+    @property
     def distinguishes_roles(self) -> bool:
         return self.encoder.distinguishes_roles
 

@@ -1,13 +1,14 @@
 """Compute a side index's features from those of the one that serves, without encoding again.
 
 Either the encoder is trained over the present one: a few layers over its vectors (:mod:`es_ttc.encoders.trained`). Or
-the encoder is the same, and token vectors get a coarser codec. Features are read, mapped and written into the new side
-index. Only features of a document's present version are mapped; missing or stale ones are left to the fill after it.
+the encoder is the same, and token vectors get a coarser codec, or fewer tokens have one. Features are read, mapped and
+written into the new side index. Only features of a document's present version are mapped; missing or stale ones are
+left to the fill after it.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from es_ttc.encoders.base import Encoder, Role
@@ -18,28 +19,40 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.source import DocumentVersion, SourceTextReader, settled_writes, versions_between
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, StoredFeatures, Target, WriteKind, WriteResult
 from es_ttc.index.ingest.compose import compose, content_hash
-from es_ttc.index.ingest.encode import DocumentFeatures, feature_fields, span_features, token_features
+from es_ttc.index.ingest.encode import (
+    Composed,
+    DocumentFeatures,
+    feature_fields,
+    skipped_again,
+    span_features,
+    token_features,
+)
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.readers import LayoutReader, reader_of
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.chunks import DocumentChunks
-from es_ttc.vectors.codecs import STORED_CODECS, StoredCodec
+from es_ttc.vectors.codecs import SKIP_TOKENS, STORED_CODECS
 from es_ttc.vectors.quantise import dequantise, quantise
 from es_ttc.vectors.tokens import TokenVectors
 
 _AT_ONCE = 100  # number of documents whose features are in memory at a time
 
 
-def require_coarser(spec: IndexSpec, codec: StoredCodec, index: str) -> None:
-    """Check that token vectors can be moved to a codec."""
+def require_coarser(spec: IndexSpec, after: IndexSpec, index: str) -> None:
+    """Check that an index's token vectors can be stored in another way without encoding again."""
     if spec.tokens != "packed":
         raise InvalidRequest(f"index [{index}] keeps its tokens as [{spec.tokens}], which has no codec to be changed")
-    if STORED_CODECS.index(codec) < STORED_CODECS.index(spec.codec):
+    if STORED_CODECS.index(after.codec) < STORED_CODECS.index(spec.codec):
         raise InvalidRequest(
-            f"index [{index}] has token vectors of codec [{spec.codec}], which is coarser than [{codec}]: encode its "
-            f"documents again with `es-ttc attach {index} --codec {codec}`"
+            f"index [{index}] has token vectors of codec [{spec.codec}], which is coarser than [{after.codec}]: encode "
+            f"its documents again with `es-ttc attach {index} --codec {after.codec}`"
+        )
+    if SKIP_TOKENS.index(after.skip_tokens) < SKIP_TOKENS.index(spec.skip_tokens):
+        raise InvalidRequest(
+            f"index [{index}] has no vectors for [{spec.skip_tokens}], and [skip_tokens: {after.skip_tokens}] needs "
+            f"some: encode its documents again with `es-ttc attach {index} --skip-tokens {after.skip_tokens}`"
         )
 
 
@@ -55,7 +68,7 @@ class ReadableTarget(Target, Protocol):
 def heads_between(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> Mapping[Role, Head] | None:
     """Return the heads by which features are mapped; None if they cannot be.
 
-    The storage must be the same; or the encoder, with a coarser codec. Nested tokens are not mapped.
+    The storage must be the same; or the encoder, with a coarser codec or fewer tokens. Nested tokens are not mapped.
     """
     if _only_coarser(before, after):
         return {"document": Head(), "query": Head()}
@@ -71,8 +84,13 @@ def heads_between(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> Mapp
 
 
 def _only_coarser(before: IndexSpec, after: IndexSpec) -> bool:
-    coarser = before.tokens == "packed" and STORED_CODECS.index(before.codec) < STORED_CODECS.index(after.codec)
-    return coarser and replace(before, codec=after.codec) == after
+    return (
+        before.tokens == "packed"
+        and before != after
+        and STORED_CODECS.index(before.codec) <= STORED_CODECS.index(after.codec)
+        and SKIP_TOKENS.index(before.skip_tokens) <= SKIP_TOKENS.index(after.skip_tokens)
+        and replace(before, codec=after.codec, skip_tokens=after.skip_tokens) == after
+    )
 
 
 async def carry_over(
@@ -81,6 +99,7 @@ async def carry_over(
     before: ReadableTarget,
     after: Target,
     heads: Mapping[Role, Head],
+    stop_words: frozenset[str],
     report: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Map the features of a side index into another one, and return the number of documents."""
@@ -98,29 +117,26 @@ async def carry_over(
             for start in range(0, len(missing), _AT_ONCE):
                 part = missing[start : start + _AT_ONCE]
                 found = await before.found(part, request)
-                hashes = await _hashes(part, found, texts, before.spec, after.spec)
-                items = await asyncio.to_thread(_items, part, found, hashes, reader, heads, before.spec, after.spec)
+                composed = await _composed(part, texts, before.spec, after.spec)
+                mapping = _Mapping(reader, heads, before.spec, after.spec, stop_words)
+                items = await asyncio.to_thread(mapping.writes, part, found, composed)
                 written = await after.write(items) if items else WriteResult()
                 carried += len(items) - len(written.conflicts) - len(written.refused)
                 report(carried)
     return carried
 
 
-async def _hashes(
-    versions: Sequence[DocumentVersion],
-    found: Sequence[StoredFeatures | None],
-    texts: SourceTextReader,
-    before: IndexSpec,
-    after: IndexSpec,
-) -> list[str]:
-    """Return the content hash of each document for the storage after; empty where its text cannot be read any more."""
+async def _composed(
+    versions: Sequence[DocumentVersion], texts: SourceTextReader, before: IndexSpec, after: IndexSpec
+) -> list[Composed | None]:
+    """Return each document's text where the storage changes; None where it cannot be read any more."""
     if before.storage == after.storage:
-        return ["" if one is None else one.mark.hash or "" for one in found]
-    hashes = {}
+        return [None] * len(versions)
+    read = {}
     async for part in texts.read(versions):
         for version, document in part:
-            hashes[version.key] = content_hash(*compose(document, after.text_fields), after)
-    return [hashes.get(version.key, "") for version in versions]
+            read[version.key] = compose(document, after.text_fields)
+    return [read.get(version.key) for version in versions]
 
 
 def _features(spec: IndexSpec) -> list[Feature]:
@@ -129,58 +145,69 @@ def _features(spec: IndexSpec) -> list[Feature]:
     return [Feature.POOLED, *tokens, *chunks, *as_queries]
 
 
-def _items(
-    versions: Sequence[DocumentVersion],
-    found: Sequence[StoredFeatures | None],
-    hashes: Sequence[str],
-    reader: LayoutReader,
-    heads: Mapping[Role, Head],
-    before: IndexSpec,
-    after: IndexSpec,
-) -> list[FeatureWrite]:
-    """Return the writes for documents whose features are current."""
-    items = []
-    for version, one, text_hash in zip(versions, found, hashes, strict=True):
-        if one is None or not text_hash or not _is_right(one.mark, before):
-            continue
-        features = _mapped(one, text_hash, reader, heads, after)
-        if features is not None:
-            items.append(FeatureWrite(version, None, WriteKind.FEATURES, feature_fields(features, after)))
-    return items
+@dataclass(frozen=True, slots=True)
+class _Mapping:
+    """Maps stored features of one spec to those of another."""
+
+    reader: LayoutReader
+    heads: Mapping[Role, Head]
+    before: IndexSpec
+    after: IndexSpec
+    stop_words: frozenset[str]
+
+    def writes(
+        self,
+        versions: Sequence[DocumentVersion],
+        found: Sequence[StoredFeatures | None],
+        composed: Sequence[Composed | None],
+    ) -> list[FeatureWrite]:
+        """Return the writes for documents whose features are current."""
+        items = []
+        for version, stored, text in zip(versions, found, composed, strict=True):
+            if stored is None or not _is_right(stored.mark, self.before):
+                continue
+            if text is None and self.before.storage != self.after.storage:
+                continue
+            features = self._mapped(stored, text)
+            if features is not None:
+                fields = feature_fields(features, self.after)
+                items.append(FeatureWrite(version, None, WriteKind.FEATURES, fields))
+        return items
+
+    def _mapped(self, stored: StoredFeatures, composed: Composed | None) -> DocumentFeatures | None:
+        """Return a document's mapped features; None if one is missing."""
+        head, hit, spec = self.heads["document"], stored.hit, self.after
+        text_hash = (stored.mark.hash or "") if composed is None else content_hash(*composed, spec)
+        pooled = self.reader.read(hit, Feature.POOLED)
+        if pooled is None:
+            empty = DocumentFeatures(text_hash, None, None, truncated=False)
+            return empty if stored.mark.state == EMPTY else None
+        features = DocumentFeatures(text_hash, head.alone(pooled.value[None])[0], None, truncated=False)
+        if spec.chunks:
+            chunks = self.reader.read(hit, Feature.CHUNKS)
+            if chunks is None:
+                return None
+            features = replace(features, chunks=_chunks(chunks.value, head))
+        if spec.reversed:
+            as_query = self.reader.read(hit, Feature.REVERSED)
+            if as_query is None:
+                return None
+            features = replace(features, reversed=self.heads["query"].alone(as_query.value[None])[0])
+        if spec.tokens == "none":
+            return features
+        vectors, offsets = self.reader.read(hit, Feature.TOKENS), self.reader.read(hit, Feature.OFFSETS)
+        if vectors is None or offsets is None:
+            return None
+        rows, located = head(dequantise(vectors.value)), offsets.value[0]
+        if composed is not None:
+            rows, located = skipped_again(rows, located, composed, spec, self.stop_words)
+        tokens = token_features(rows, located, spec, vectors.value.read)
+        spans = span_features(dequantise(tokens.vectors), located, spec.spans) if spec.spans else None
+        return replace(features, tokens=tokens, spans=spans)
 
 
 def _is_right(mark: FeatureVersion, spec: IndexSpec) -> bool:
     return mark.current and mark.state in (READY, EMPTY) and mark.encoder == spec.encoder.key and bool(mark.hash)
-
-
-def _mapped(
-    found: StoredFeatures, text_hash: str, reader: LayoutReader, heads: Mapping[Role, Head], spec: IndexSpec
-) -> DocumentFeatures | None:
-    """Return a document's mapped features; None if one is missing."""
-    head, hit = heads["document"], found.hit
-    pooled = reader.read(hit, Feature.POOLED)
-    if pooled is None:
-        empty = DocumentFeatures(text_hash, None, None, truncated=False)
-        return empty if found.mark.state == EMPTY else None
-    features = DocumentFeatures(text_hash, head.alone(pooled.value[None])[0], None, truncated=False)
-    if spec.chunks:
-        chunks = reader.read(hit, Feature.CHUNKS)
-        if chunks is None:
-            return None
-        features = replace(features, chunks=_chunks(chunks.value, head))
-    if spec.reversed:
-        as_query = reader.read(hit, Feature.REVERSED)
-        if as_query is None:
-            return None
-        features = replace(features, reversed=heads["query"].alone(as_query.value[None])[0])
-    if spec.tokens == "none":
-        return features
-    stored, offsets = reader.read(hit, Feature.TOKENS), reader.read(hit, Feature.OFFSETS)
-    if stored is None or offsets is None:
-        return None
-    tokens = token_features(head(dequantise(stored.value)), offsets.value[0], spec, stored.value.read)
-    spans = span_features(dequantise(tokens.vectors), offsets.value[0], spec.spans) if spec.spans else None
-    return replace(features, tokens=tokens, spans=spans)
 
 
 def _chunks(chunks: DocumentChunks, head: Head) -> DocumentChunks:

@@ -16,6 +16,7 @@ from es_ttc.common.markup import blanked
 from es_ttc.encoders.base import Encoder, Encodings
 from es_ttc.errors import EncoderError
 from es_ttc.index.ingest.compose import FieldSpan, SourceDocument, compose, content_hash, locate
+from es_ttc.index.ingest.skip_tokens import without_skipped
 from es_ttc.index.mappings.fields import EMPTY, READY, stored_scales
 from es_ttc.index.mappings.spec import IndexSpec, SpanGrid
 from es_ttc.rescorers.programs.interface import TOPIC_LENGTH
@@ -83,12 +84,51 @@ def encode_documents(documents: Sequence[SourceDocument], spec: IndexSpec, encod
 
 
 def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> Encoded:
-    """Encode documents' texts for an index."""
-    texts = [blanked(text) if spec.strip_html else text for text, _ in composed]
+    """Encode documents' texts for an index, without the vectors of tokens that get none there."""
+    return with_tokens_skipped(encode_whole_texts(composed, spec, encoder), composed, spec, encoder)
+
+
+def encode_whole_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> Encoded:
+    """Encode documents' texts, every token."""
+    texts = _read(composed, spec)
     encodings = encoder.encode(texts, role="document", tokens=spec.encodes_tokens, max_tokens=spec.max_tokens)
     chunks = encode_chunks(texts, [spans for _, spans in composed], spec, encoder) if spec.chunks else ()
     as_queries = encoder.encode(texts, role="query", tokens=False).pooled if spec.reversed else None
     return Encoded(encodings, chunks, as_queries)
+
+
+def with_tokens_skipped(encoded: Encoded, composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> Encoded:
+    """Return encoded texts without the vectors of the tokens that get none in an index."""
+    if not spec.encodes_tokens or spec.skip_tokens == "none":
+        return encoded
+    kept = [
+        without_skipped(rows, offsets, text, fields, spec.skip_tokens, encoder.stop_words)
+        for rows, offsets, text, (_, fields) in zip(
+            encoded.encodings.tokens, encoded.encodings.offsets, _read(composed, spec), composed, strict=True
+        )
+    ]
+    encodings = replace(encoded.encodings, tokens=[rows for rows, _ in kept], offsets=[spans for _, spans in kept])
+    return replace(encoded, encodings=encodings)
+
+
+def skipped_again(
+    rows: Float32, located: NDArray[np.int32], composed: Composed, spec: IndexSpec, stop_words: frozenset[str]
+) -> tuple[Float32, NDArray[np.int32]]:
+    """Return stored vectors ``(n, d)`` and their ``(n, 3)`` places without those that get none in another index."""
+    _, fields = composed
+    starts = np.zeros(len(spec.text_fields), np.int32)
+    for span in fields:
+        starts[span.field] = span.start
+    offsets = located[:, 1:] + starts[located[:, 0], None]
+    offsets[located[:, 2] <= located[:, 1]] = 0
+    [read] = _read([composed], spec)
+    kept, spans = without_skipped(rows, offsets, read, fields, spec.skip_tokens, stop_words)
+    return kept, locate(spans, fields)
+
+
+def _read(composed: Sequence[Composed], spec: IndexSpec) -> list[str]:
+    """Return the texts that the encoder reads."""
+    return [blanked(text) if spec.strip_html else text for text, _ in composed]
 
 
 def encode_apart(

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -12,35 +12,56 @@ import orjson
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.ingest.compose import SourceDocument, compose
-from es_ttc.index.ingest.encode import encode_documents, feature_fields
-from es_ttc.index.mappings.fields import stored_scales
+from es_ttc.index.ingest.encode import (
+    Composed,
+    Encoded,
+    document_features,
+    encode_whole_texts,
+    feature_fields,
+    with_tokens_skipped,
+)
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.vectors.codecs import StoredCodec
-from es_ttc.vectors.tokens import row_bytes
+from es_ttc.vectors.codecs import PROFILES
 
 DOCUMENTS = 8  # documents that are encoded for an estimate
 _FLOAT32 = 4
-_OFFSET = 2
+_HASH = "0" * 32
 
 
 @dataclass(frozen=True, slots=True)
 class SizeEstimate:
-    """Mean size of the features of one document, and the seconds of encoding it; its own text is not counted."""
+    """Mean size of the features of one document, and the seconds of encoding it; its own text is not counted.
+
+    Attributes:
+        tokens: Tokens of its text.
+        vectors: Token vectors that are stored.
+        token_bytes: Bytes of these.
+        at_once: Bytes of all features before segments are merged.
+        merged: Bytes of all features after that.
+        seconds: Seconds of encoding.
+        others: Estimates for other options, by option, the smallest first.
+    """
 
     tokens: float
+    vectors: float
+    token_bytes: float
     at_once: float
     merged: float
     seconds: float
+    others: Mapping[str, "SizeEstimate"] = field(default_factory=dict)
 
-    def as_dict(self, documents: int | None = None) -> dict[str, int | float | None]:
+    def as_dict(self, documents: int | None = None) -> dict[str, Any]:
         """Return a JSON-ready form, with the bytes of some number of documents."""
         total = {} if documents is None else {"documents": documents, "bytes": round(documents * self.merged)}
+        others = {option: size.as_dict(documents) for option, size in self.others.items()}
         return {
             "tokens_a_document": round(self.tokens, 1),
+            "vectors_a_document": round(self.vectors, 1),
             "bytes_a_document_at_once": round(self.at_once),
             "bytes_a_document": round(self.merged),
             "seconds_a_document": round(self.seconds, 4),
             **total,
+            **({"others": others} if others else {}),
         }
 
 
@@ -49,23 +70,50 @@ def estimate_size(documents: Sequence[SourceDocument], spec: IndexSpec, encoder:
     sample = list(islice((document for document in documents if _has_text(document, spec)), DOCUMENTS))
     if not sample:
         return None
+    composed = [compose(document, spec.text_fields) for document in sample]
     began = time.perf_counter()
-    features = encode_documents(sample, spec, encoder)
+    encoded = encode_whole_texts(composed, spec, encoder)
     seconds = (time.perf_counter() - began) / len(sample)
+
+    def estimated(stored: IndexSpec) -> SizeEstimate:
+        return _estimate(encoded, composed, stored, encoder, seconds)
+
+    others = {option: estimated(stored) for option, stored in _others(spec).items()}
+    return replace(estimated(spec), others=dict(sorted(others.items(), key=lambda item: item[1].merged)))
+
+
+def _others(spec: IndexSpec) -> dict[str, IndexSpec]:
+    """Return other ways to store what an index stores, by option."""
+    if spec.tokens != "packed":
+        return {}
+    profiles = {f"--storage {name}": replace(spec, **storage._asdict()) for name, storage in PROFILES.items()}
+    others = {option: stored for option, stored in profiles.items() if stored != spec}
+    return others if spec.spans else {**others, "--tokens none": replace(spec, tokens="none")}
+
+
+def _estimate(
+    encoded: Encoded, composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder, seconds: float
+) -> SizeEstimate:
+    skipped = with_tokens_skipped(encoded, composed, spec, encoder)
+    features = document_features(skipped, [fields for _, fields in composed], [_HASH] * len(composed), spec)
     stored = [feature_fields(feature, spec) for feature in features]
     merged = [sum(map(_stored_bytes, fields.values())) for fields in stored]
     recovery = [len(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)) for fields in stored]
-    tokens = [0 if feature.tokens is None else len(feature.tokens.vectors.values) for feature in features]
-    return SizeEstimate(_mean(tokens), _mean(np.add(merged, recovery)), _mean(merged), seconds)
+    of_tokens = [
+        sum(_stored_bytes(fields.get(name, "")) for name in ("tokens", "norms", "offsets")) for fields in stored
+    ]
+    return SizeEstimate(
+        _mean([*map(len, encoded.encodings.tokens)] or [0]),
+        _mean([0 if feature.tokens is None else len(feature.tokens.vectors) for feature in features]),
+        _mean(of_tokens),
+        _mean(np.add(merged, recovery)),
+        _mean(merged),
+        seconds,
+    )
 
 
 def _mean(values: Sequence[int] | np.ndarray[Any, Any]) -> float:
     return float(np.mean(values))
-
-
-def token_bytes(spec: IndexSpec, codec: StoredCodec | None = None) -> int:
-    """Return the stored bytes of a token of packed storage: its vector, norms and offset."""
-    return row_bytes(codec or spec.codec, spec.encoder.of_tokens.dims) + len(stored_scales(spec)) + _OFFSET
 
 
 def share_with_text(documents: Sequence[SourceDocument], spec: IndexSpec) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from es_ttc.encoders.base import EncoderIdentity
 from es_ttc.errors import InvalidRequest
-from es_ttc.vectors.codecs import DEFAULT_CODEC, StoredCodec
+from es_ttc.vectors.codecs import DEFAULT_CODEC, SkipTokens, StoredCodec
 
 VERSION = 2
 
@@ -74,6 +74,7 @@ class IndexSpec:
     # (Elasticsearch's own field) or `none` (pooled vectors only)
     tokens: TokenStorage = "packed"
     codec: StoredCodec = DEFAULT_CODEC  # of packed token vectors; the other kinds of storage use float32
+    skip_tokens: SkipTokens = "none"  # tokens without a vector; see `es_ttc.index.ingest.skip_tokens`
     # The scales whose norms are stored (L = 1 needs none); norms of other scales are computed on request
     scales: tuple[float, ...] = STORED_SCALES
     max_tokens: int = 1024  # maximum number of rows of one document's token matrix
@@ -114,6 +115,8 @@ class IndexSpec:
             meta["reversed"] = True
         if self.tokens == "nested" and self.outside_source:
             meta[_OUTSIDE] = True
+        if self.skip_tokens != "none":
+            meta["skip_tokens"] = self.skip_tokens
         if self.strip_html:
             meta["strip_html"] = True
         return meta
@@ -179,6 +182,7 @@ class IndexSpec:
             text_fields=tuple(meta["text_fields"]),
             tokens=meta["tokens"],
             codec=meta["codec"],
+            skip_tokens=meta.get("skip_tokens", "none"),
             scales=tuple(math.inf if scale == MEAN_SCALE else scale for scale in meta["scales"]),
             max_tokens=meta["max_tokens"],
             spans=tuple(SpanGrid(**grid) for grid in meta.get("spans", ())),

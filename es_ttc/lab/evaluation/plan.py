@@ -27,7 +27,7 @@ from es_ttc.lab.evaluation.results import CollectionResult, MethodResult
 from es_ttc.rescorers.base import Feature
 from es_ttc.retrievers.base import Vectors
 from es_ttc.settings import EngineSettings
-from es_ttc.vectors.codecs import StoredCodec
+from es_ttc.vectors.codecs import SkipTokens, StoredCodec
 
 if TYPE_CHECKING:
     from es_ttc.lab.evaluation.through_engine import SearchedIndex
@@ -168,6 +168,7 @@ class EvaluationPlan:
     first_pass: FirstPassName = "dense"
     window: int | None = 100
     codec: StoredCodec = "float16"
+    skip_tokens: SkipTokens = "none"
     max_tokens: int = 1024
     engine: EngineSettings | None = None
     index: str | None = None
@@ -199,6 +200,7 @@ class EvaluationPlan:
             text_fields=collection.text_fields,
             tokens=self._token_storage,
             codec=self.codec,
+            skip_tokens=self.skip_tokens,
             max_tokens=self.max_tokens,
             chunks=Feature.CHUNKS in self.features,
             reversed=Feature.REVERSED in self.features and encoder.distinguishes_roles,
@@ -222,6 +224,7 @@ class EvaluationPlan:
             "window": "all" if self.window is None else self.window,
             "first_pass": self.first_pass,
             "tokens": self.codec,
+            **({} if self.skip_tokens == "none" else {"skip_tokens": self.skip_tokens}),
             "max_tokens": self.max_tokens,
         }
 
