@@ -56,13 +56,10 @@ FOLDERS = ("mlt", "msearch", "range", "scroll", "search", "suggest")
 WEIGHTLESS = {"candidates": {"knn": 0}, "score_mode": "total", "rescore_query_weight": 0}
 ITEM = {"window_size": 50, "ttc": {"query_text": "any text", **WEIGHTLESS}}
 NATIVE = {"window_size": 50, "query": {"rescore_query": {"match_none": {}}}}
-_LIMIT = "[from] + [size] beyond the gateway's max_window is its own error, of the type of the engine's cause"
 EXCEPTIONS: Mapping[str, str] = {
     "search/110_field_collapsing: field collapsing and rescore": "a native rescorer beside `collapse` is answered, "
     "where the engine refuses it",
     "search/190_index_prefix_search: search with index prefixes": "the explanation contains an address in memory",
-    "search/30_limits: Request window limits with scroll": _LIMIT,
-    "search/30_limits: Request window limits without scroll": _LIMIT,
 }
 """Sections with searches that differ, and why."""
 

@@ -345,14 +345,12 @@ def plan_page(body: Mapping[str, Any], url: Mapping[str, str], item: RescoreItem
     """Return the page and its window."""
     start, size = _ranks("from", url, body, 0), _ranks("size", url, body, DEFAULT_SIZE)
     window = item.window or DEFAULT_WINDOW
-    fetch = max(window, start + size)
-    if fetch > max_window:
-        what = f"[window_size] {window}" if window > max_window else f"[from] + [size] {start + size}"
+    if window > max_window:
         raise InvalidRequest(
-            f"Rescore window [{fetch}] is too large: {what} must be at most [{max_window}], "
-            "the gateway's limit (max_window)"
+            f"Rescore window [{window}] is too large: [window_size] must be at most [{max_window}], the gateway's limit "
+            "(max_window)"
         )
-    return Page(start, size, window, fetch if size else 0)
+    return Page(start, size, window, max(window, start + size) if size else 0)
 
 
 def _ranks(name: str, url: Mapping[str, str], body: Mapping[str, Any], default: int) -> int:
