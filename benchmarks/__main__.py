@@ -26,7 +26,7 @@ _PARTS = frozenset(
 WITH_ENGINE = frozenset(
     {
         "blend_speed", "corpus_size", "gateway", "pass_through", "pictures", "search_cost", "sira",
-        "soak", "storage", "table_iv",
+        "on_demand", "soak", "storage", "table_iv",
     }
 )  # fmt: skip
 

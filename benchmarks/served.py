@@ -218,10 +218,14 @@ class Client:
         return self._call("GET", path, None)
 
     def metric(self, name: str) -> float:
-        """Return a metric of a gateway, all its labels together."""
+        """Return a metric of a gateway: of the labels in its name, or of all its labels together."""
         self._connection.request("GET", "/_ttc/metrics")
         lines = self._connection.getresponse().read().decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].split(" ")[0] == name)
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if name in (line.rpartition(" ")[0], line.partition("{")[0].split(" ")[0])
+        )
 
     def put(self, path: str, body: object) -> Any:
         """Send JSON, and return the answer."""

@@ -362,6 +362,19 @@ class GatewaySettings(Settings):
         description="Maximum time that a write waits for the encoding of its documents, in ms, for indices with "
         "`es-ttc index pipeline --encode now`. Documents that are not encoded by then are written as pending.",
     )
+    on_demand_share: float = Field(
+        0.25,
+        ge=0,
+        le=1,
+        description="Share of the processors' time for encoding what searches find without features in indices with "
+        "`es-ttc attach --on-demand`; worker processes divide it. 0 encodes nothing.",
+    )
+    on_demand_queue: int = Field(
+        10_000,
+        ge=1,
+        description="Maximum number of documents that wait to be encoded on demand; worker processes divide it. Those "
+        "that were in a window longest ago are dropped first.",
+    )
     rewriter_prompts: Path | None = Field(
         None, description="Folder with your own prompts for the `query` hook, each in a file NAME.txt."
     )

@@ -38,7 +38,14 @@ from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.enrichment.jobs.following import forget
 from es_ttc.errors import EncoderMismatch, EngineUnavailable, InvalidRequest
-from es_ttc.index.attach import AttachedObjects, FillResult, attach_beside, fill_attached, traces_of
+from es_ttc.index.attach import (
+    AttachedObjects,
+    FillResult,
+    attach_beside,
+    attach_on_demand,
+    fill_attached,
+    traces_of,
+)
 from es_ttc.index.attach import detach as take_away
 from es_ttc.index.attach.feature_locations import Indices, fill_indices
 from es_ttc.index.attach.fill import ReportFill
@@ -62,6 +69,7 @@ _READ = 20  # documents that are read for an estimate of sizes
 @command(
     "es-ttc attach products --text-fields title,description",
     "es-ttc attach products --dry-run",
+    "es-ttc attach products --on-demand",
     "es-ttc attach products --spans scale=10,stride=5",
     "es-ttc attach products --encoder mpnet",
 )
@@ -73,6 +81,9 @@ def attach(
     engine: EngineUrl,
     encoding: EncoderOptions,
     dry_run: Annotated[bool, "Say what the features would take on disk; write nothing."] = False,
+    on_demand: Annotated[
+        bool, "Encode nothing now: gateways encode the documents that searches find, most often seen first."
+    ] = False,
     yes: Annotated[bool, "Take the proposed text fields without a question."] = False,
     strip_html: StripHtml = "auto",
     as_json: AsJson,
@@ -90,6 +101,10 @@ def attach(
     another --encoder, other fields or another storage, a new side index is filled while the old one serves. Then
     searches switch to it in one step, and the old one is deleted.
 
+    With --on-demand the side index is empty and serves at once. Gateways encode the documents of searched windows that
+    have no features, beside searches, with their own account (settings on_demand_share, on_demand_queue). `es-ttc fill`
+    encodes the rest.
+
     Exit status: 0 when every document is done; 1 when some documents cannot have features (they are marked with the
     reason) or the run failed; 130 when it was stopped.
     """
@@ -106,6 +121,15 @@ def attach(
             shown += [Text(f"[{index}]: {each.sentence}"), *([] if each.table is None else [each.table])]
         indices = [{"index": index, "estimate": each.figures} for index, each in estimates.items()]
         print_result({"name": name, "indices": indices}, Group(*shown), as_json=as_json)
+        return 0
+    if on_demand:
+        sides = with_engine(settings, lambda client: _attach_on_demand(client, request))
+        text = "\n".join(
+            f"[{source}] is encoded on demand, in side index [{side}]; `es-ttc fill {name}` encodes all of it"
+            for source, side in sides.items()
+        )
+        attached = [{"index": source, "side_index": side} for source, side in sides.items()]
+        print_result({"name": name, "indices": attached}, text, as_json=as_json)
         return 0
     how = f"run `es-ttc attach {name}` with the same options to go on"
     filled = run_to_completion(settings, lambda client: _attach(client, request), how)
@@ -244,6 +268,12 @@ async def _attach(engine: Engine, request: _Request) -> list[FillResult]:
         click.echo(f"[{index}]: {each.sentence} (estimated)", err=True)
     with _reporting() as report:
         return [await attach_beside(engine, each, plan.spec, plan.encoder, report=report) for each in plan.sources]
+
+
+async def _attach_on_demand(engine: Engine, request: _Request) -> dict[str, str]:
+    """Return the side index of each index."""
+    plan = await _planned(engine, request)
+    return {source.index: await attach_on_demand(engine, source, plan.spec) for source in plan.sources}
 
 
 async def _estimates(engine: Engine, plan: _Plan, *, in_table: bool = False) -> dict[str, _Estimate]:

@@ -219,6 +219,11 @@ def mebibytes(size: int | None) -> str:
     return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 2**10:,.0f} KiB"
 
 
+def encoded_share(documents: int, lacking: int) -> str:
+    """Return the share of an index's documents that need no encoding."""
+    return f"{1 - lacking / documents:.1%}" if documents else "no documents"
+
+
 def print_json(data: Any) -> None:
     """Print one JSON object on standard output; numeric keys become text."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS

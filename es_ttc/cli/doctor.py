@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import aiohttp
 import numpy as np
+from pydantic import SecretStr
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,7 @@ from es_ttc.cli.common import (
     AsJson,
     EncoderName,
     EngineUrl,
+    encoded_share,
     mebibytes,
     print_json,
     provided,
@@ -262,6 +264,9 @@ async def _attached(client: Engine, source: str, loaded: Encoder | None) -> Chec
         return Check(f"index {source}", Status.WARNING, str(error), f"es-ttc detach {source}")
     detail = f"{counts.documents:,} documents, features in its side index {held.index}, {held.spec.encoder.key}"
     detail += _on_disk(counts.bytes, counts.documents)
+    if held.on_demand:
+        detail += f"; encoded on demand, {encoded_share(counts.documents, counts.lacking)} so far"
+        return await _features(client, source, held.spec, detail, loaded, lacking=0)
     return await _features(client, source, held.spec, detail, loaded, counts.lacking, written)
 
 
@@ -385,18 +390,28 @@ async def _without_phrases(client: LlmClient, api: Literal["chat", "completions"
     return None
 
 
-async def check_gateway(url: str) -> Check:
-    """Check that a gateway answers at its address."""
+async def check_gateway(url: str, token: SecretStr | None = None) -> Check:
+    """Check that a gateway answers at its address, and say how it encodes on demand if it does."""
     timeout = aiohttp.ClientTimeout(total=GATEWAY_SECONDS)
+    headers = {} if token is None else {"x-ttc-token": token.get_secret_value()}
+    on_demand: dict[str, int] = {}
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(f"{url}/_ttc/health") as answer:
-            status = answer.status
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+            async with session.get(f"{url}/_ttc/health") as answer:
+                status = answer.status
+            async with session.get(f"{url}/_ttc/") as answer:
+                if status == answer.status == 200:  # else it is another program, or the token is missing
+                    on_demand = (await answer.json())["on_demand"]
     except (aiohttp.ClientError, TimeoutError):
         return Check("gateway", Status.OK, f"none at {url}: `es-ttc serve` starts one, commands bring their own")
     if status != 200:
         another = f"{url} answers {status}: is it another program's port?"
         return Check("gateway", Status.WARNING, another, "es-ttc serve --port 0")
-    return Check("gateway", Status.OK, url)
+    if not on_demand.get("windows"):
+        return Check("gateway", Status.OK, url)
+    complete = on_demand["complete_windows"] / on_demand["windows"]
+    detail = f"{url}; on demand {complete:.0%} of recent windows were complete, {on_demand['queue']:,} documents wait"
+    return Check("gateway", Status.OK, detail)
 
 
 def _version(package: str) -> str:
@@ -445,7 +460,7 @@ async def _examine(settings: GatewaySettings, gateway: str) -> list[Check]:
     found += await check_engine(settings, encoder)
     if any(check.subject == "engine" and check.verdict is not Status.MISSING for check in found):
         found += await workers(settings)
-    found += [await queue(settings), await model(settings), await check_gateway(gateway)]
+    found += [await queue(settings), await model(settings), await check_gateway(gateway, settings.admin_token)]
     return found
 
 

@@ -15,6 +15,7 @@ from es_ttc.cli.common import (
     EncoderOptions,
     EngineUrl,
     confirm,
+    encoded_share,
     loaded_encoder,
     mebibytes,
     print_result,
@@ -330,6 +331,7 @@ async def _show(engine: Engine, name: str) -> dict[str, Any]:
         "side_index": held.index if held.side else None,
         "writes": writes and {"encode": writes.encode, "enrich": writes.enrich, "plugin": writes.plugin},
         "spec": held.spec.as_meta(),
+        "on_demand": held.on_demand,
         **asdict(counts),
         "written_since_fill": await written_since_fill(engine, held) if held.side else None,
         "failures": await failures(engine, held.index) if counts.states.get("failed") else {},
@@ -359,11 +361,12 @@ def _report(found: dict[str, Any]) -> Table:
         "documents": f"{found['documents']:,}",
         "by state": states,
         "lacking features": f"{found['lacking']:,}",
+        "encoded share": encoded_share(found["documents"], found["lacking"]),
         "of another encoder": f"{found['other_encoder']:,}",
         "on disk": mebibytes(found["bytes"]),
     }
     if found["side_index"]:
-        rows["side index"] = found["side_index"]
+        rows["side index"] = found["side_index"] + (", encoded on demand" if found["on_demand"] else "")
         rows["written since its fill"] = f"{found['written_since_fill']:,}"
     if found["writes"]:
         enriched = " and enriched" if found["writes"]["enrich"] else ""

@@ -77,6 +77,10 @@ class LruCache(Generic[K, V]):
         entry = self._entries.get(key)
         return None if entry is None else entry[0]
 
+    def values(self) -> list[V]:
+        """Return all values, without marking them as used."""
+        return [value for value, _ in self._entries.values()]
+
     def put(self, key: K, value: V, weight: int = 1) -> None:
         """Store a value, replace the key's previous one, and drop the least recently used ones beyond the capacity."""
         self.drop(key)

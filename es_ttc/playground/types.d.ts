@@ -12,6 +12,16 @@ interface Info {
   rewriters: string[];
   version: string;
   engine: { product: string | null; version?: string };
+  on_demand: OnDemandStatus;
+}
+
+/** Encoding on demand: documents of indices and those that are encoded, recent windows and the complete ones. */
+interface OnDemandStatus {
+  queue: number;
+  windows: number;
+  complete_windows: number;
+  index_documents: number;
+  encoded_documents: number;
 }
 
 /** A field of a mapping; `counted` is the name by which its values can be counted. */
@@ -125,6 +135,7 @@ interface SearchResponse {
     applied?: boolean;
     reason?: string;
     took?: Record<string, number>;
+    queued?: number;
     passages?: { reason?: string };
     candidates?: { reason?: string };
     map?: { reason?: string };

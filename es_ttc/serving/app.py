@@ -25,6 +25,7 @@ from es_ttc.serving.search import Searches
 from es_ttc.serving.trial import Trial
 from es_ttc.serving.warm_up import restore_garbage
 from es_ttc.serving.writes.answers import WriteEncoding
+from es_ttc.serving.writes.on_demand import OnDemandEncoder
 from es_ttc.settings import GatewaySettings
 
 _METRICS_SECONDS = 1.0
@@ -67,7 +68,12 @@ def create_app(
                 await gateway.warm_up.load()
             rest = gateway.warm_up.retry() if wait_for_encoder else gateway.warm_up.run()
             process.accepts(ready=gateway.warm_up.done)
-            background = asyncio.gather(_load(rest, gateway, process), _keep_current(gateway), _count_jobs(gateway))
+            background = asyncio.gather(
+                _load(rest, gateway, process),
+                _keep_current(gateway),
+                _count_jobs(gateway),
+                OnDemandEncoder(gateway).run(),
+            )
             yield
             background.cancel()
             await asyncio.gather(background, return_exceptions=True)

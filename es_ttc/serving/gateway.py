@@ -20,6 +20,7 @@ from es_ttc.serving.features.cache import FeatureCache
 from es_ttc.serving.features.encoding import Encoders, Loader
 from es_ttc.serving.features.field_types import FieldTypes
 from es_ttc.serving.features.index_meta import IndexMeta
+from es_ttc.serving.features.on_demand import OnDemandQueue
 from es_ttc.serving.features.read_budget import ReadBudget
 from es_ttc.serving.features.reader import FeatureReader
 from es_ttc.serving.features.scorer import WindowScorer
@@ -70,7 +71,8 @@ class Gateway:
         meta = IndexMeta(self.engine)
         self.features = FeatureReader(self.engine, cache, self.scoring, reads, meta)
         self.numbers = FieldTypes(self.engine)
-        windows = WindowReader(self.engine, self.features, self.attached, self.encoders, meta)
+        self.on_demand = OnDemandQueue(self.engine, settings.on_demand_queue if settings.on_demand_share else 0)
+        windows = WindowReader(self.engine, self.features, self.attached, self.encoders, meta, self.on_demand)
         self.scorer = WindowScorer(windows, self.encoders, self.scoring, self.numbers)
         self.programs, programs = promoted_programs(settings)
         self.served: Mapping[str, Mapping[str, Any]] = {**read_models(settings.ranking_models), **programs}
@@ -82,6 +84,9 @@ class Gateway:
         self.metrics.watch(
             {
                 "model_breaker_open": lambda: self.model.breaker_open,
+                "on_demand_queue": lambda: len(self.on_demand),
+                "on_demand_windows": lambda: self.on_demand.recent_windows,
+                "on_demand_complete_windows": lambda: self.on_demand.complete_windows,
                 "feature_reads_bytes": lambda: turns.in_flight,
                 "feature_reads_capacity_bytes": lambda: turns.capacity,
                 "feature_reads_waiting": lambda: turns.waiting,

@@ -31,6 +31,9 @@ WATCHED = {
     "model_breaker_open": "Processes that do not contact the language model, because it has failed several times in a "
     "row.",
     "outstanding_documents": "Documents on their way to the engine that are being encoded, or wait for it.",
+    "on_demand_queue": "Documents that wait to be encoded on demand.",
+    "on_demand_windows": "Recent windows in indices that are encoded on demand, at most 1,000 of each process.",
+    "on_demand_complete_windows": "Those of them in which every document had its features.",
     "feature_reads_bytes": "Expected bytes of feature reads in flight.",
     "feature_reads_capacity_bytes": "Maximum bytes of feature reads in flight.",
     "feature_reads_waiting": "Parts of windows that wait to be read.",
@@ -39,6 +42,8 @@ WATCHED = {
     "feature_cache_entries": "Documents whose features are cached.",
 }
 """Gauges that take their values when they are read."""
+ON_DEMAND = ("queue", "windows", "complete_windows", "index_documents", "encoded_documents")
+"""Gauges of encoding on demand."""
 
 
 class Metrics:
@@ -76,6 +81,20 @@ class Metrics:
             "Documents written through the gateway to indices that encode them on the way: encoded, or why not "
             "(own_fields, no_object, text, update, pipeline, size, format, late, busy, left, encoder).",
             "outcome",
+        )
+        self.on_demand_documents = self._counter(
+            "es_ttc_on_demand_documents",
+            "Documents that were taken from the queue of encoding on demand, by outcome (encoded; present: they had "
+            "features by then; changed: or gone; without: no text, or one that cannot be encoded; error).",
+            "outcome",
+        )
+        self.on_demand_index_documents = self._gauge(
+            "es_ttc_on_demand_index_documents",
+            "Documents of the indices that are encoded on demand, as this gateway has seen them searched.",
+            together="livemax",
+        )
+        self.on_demand_encoded_documents = self._gauge(
+            "es_ttc_on_demand_encoded_documents", "Those of them that need no encoding.", together="livemax"
         )
         self.pending_documents = self._gauge(
             "es_ttc_jobs_pending_documents",
@@ -156,9 +175,18 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format; with worker processes, those of all of them."""
+        return generate_latest(self._whole())
+
+    def on_demand(self) -> dict[str, int]:
+        """Return the gauges of encoding on demand by their names after `es_ttc_on_demand_`."""
+        registry = self._whole()
+        return {name: int(registry.get_sample_value(f"es_ttc_on_demand_{name}") or 0) for name in ON_DEMAND}
+
+    def _whole(self) -> CollectorRegistry:
+        """Return the metrics of all processes, with present values of this one."""
         self.refresh()
         folder = os.environ.get(SHARED_FOLDER)
-        return generate_latest(self.registry if folder is None else _of_all_processes(Path(folder)))
+        return self.registry if folder is None else _of_all_processes(Path(folder))
 
     def watch(self, values: Mapping[str, Callable[[], int]]) -> None:
         """Add gauges of :data:`WATCHED` that take their values when they are read."""

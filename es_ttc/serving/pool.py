@@ -92,6 +92,11 @@ class BoundedPool:
         self._waiting.clear()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def searches_wait(self) -> bool:
+        """Whether a call that a search waits for waits for a thread."""
+        return any(self._waits(kind) for kind in _SEARCHES)
+
     def _waits(self, kind: str) -> int:
         return len(self._waiting.get(kind, ()))
 

@@ -124,6 +124,7 @@ class Searches:
         finally:
             for one in searches:
                 one.rescored = None  # it holds the request: the window would be freed by a garbage collection only
+            self._gateway.on_demand.start()
 
     async def ask(self, incoming: RawRequest) -> tuple[Outcome, RawHeaders, bytes]:
         """Answer a search of the gateway's own (:meth:`RawRequest.another`): the outcome, headers and body."""

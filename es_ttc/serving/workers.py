@@ -65,13 +65,15 @@ def serve_with_workers(
 
 
 def worker_settings(settings: GatewaySettings) -> GatewaySettings:
-    """Return the settings of one of several processes: its part of the limits of connections, requests and memory."""
+    """Return the settings of one of several processes: its part of all limits and budgets."""
     count = settings.workers
     parts = {
         "max_connections": max(1, settings.max_connections // count),
         "max_concurrent_requests": max(1, settings.max_concurrent_requests // count),
         "max_buffered_mb": max(MAX_BODY // 2**20, settings.max_buffered_mb // count),
         "feature_cache_mb": settings.feature_cache_mb // count,
+        "on_demand_share": settings.on_demand_share / count,
+        "on_demand_queue": max(1, settings.on_demand_queue // count),
     }
     return settings.model_copy(update=parts)
 

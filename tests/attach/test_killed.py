@@ -24,9 +24,11 @@ from es_ttc.lab.judging.store import JUDGEMENTS_INDEX as JUDGEMENTS
 from es_ttc.settings import EngineSettings
 from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, wait_for
 from tests.conftest import Outcome
-from tests.serving.client import Reply, call
+from tests.serving.client import Reply, call, search
 from tests.serving.relay import Passed, relay
+from tests.serving.test_engine_faults import serving
 from tests.support import forked
+from tests.support.gateway import gateway_to
 from tests.support.own_node import OwnNode
 
 ON_ONE_ENGINE = True
@@ -126,14 +128,45 @@ def test_an_engine_that_is_killed_under_it_and_comes_back(
     assert asyncio.run(_with_engine(own_node.url, lambda engine: engine.count("shop"))) == 400
 
 
+@pytest.mark.engine
+def test_an_engine_that_is_killed_under_encoding_on_demand_and_its_gateway(
+    own_node: OwnNode, encoder: Encoder, es_ttc: Callable[..., Outcome]
+) -> None:
+    """Only what waited is lost: the next searches of the next gateway queue it again."""
+    asyncio.run(_with_engine(own_node.url, lambda engine: _make_shop(engine, "stall", copies=8)))
+    attached = json.loads(es_ttc("attach", "stall", "--on-demand", *OPTIONS, "--json", "--engine", own_node.url).out)
+    assert [each["index"] for each in attached["indices"]] == ["stall"]
+
+    def coverage(gateway: str) -> dict[str, int]:
+        section = {"window_size": 160, "ttc": {"query_text": "a cat", "timeout": "60s"}}
+        reply = search(gateway, "stall", {"query": {"match_all": {}}, "rescore": section})
+        return {"encoded": 0, "queued": -1, **reply.json().get("ttc", {})}  # an error, while the engine starts
+
+    with serving(own_node.url) as (process, gateway):
+        assert coverage(gateway)["queued"] == 160
+        wait_for(lambda: 0 < coverage(gateway)["encoded"] < 160)
+        process.kill()
+    with gateway_to(own_node.url, encoder, on_demand_share=0.5) as gateway:
+        before = coverage(gateway)["encoded"]
+        assert 0 < before < 160
+        wait_for(lambda: coverage(gateway)["encoded"] > before)
+        own_node.kill()
+        own_node.restart()
+        wait_for(lambda: coverage(gateway)["encoded"] == 160, 120)
+    filled = json.loads(es_ttc("fill", "stall", "--json", "--engine", own_node.url).out)["indices"][0]
+    assert {name: filled[name] for name in ("written", "unchanged", "failed", "removed")} == {
+        "written": 0, "unchanged": 160, "failed": 0, "removed": 0
+    }  # fmt: skip
+
+
 async def _with_engine(url: str, work: Callable[[Engine], Awaitable[T]]) -> T:
     async with connected(EngineSettings(engine=url)) as engine:
         return await work(engine)
 
 
-async def _make_shop(engine: Engine) -> None:
-    await engine.create_index("shop", {"settings": SETTINGS, "mappings": MAPPING})
-    await put(engine, "shop", {f"{name}-{n}": document for name, document in corpus().items() for n in range(20)})
+async def _make_shop(engine: Engine, shop: str = "shop", copies: int = 20) -> None:
+    await engine.create_index(shop, {"settings": SETTINGS, "mappings": MAPPING})
+    await put(engine, shop, {f"{name}-{n}": document for name, document in corpus().items() for n in range(copies)})
 
 
 async def _sides(engine: Engine) -> list[str]:

@@ -76,6 +76,7 @@ def scraped() -> set[str]:
     metrics.fallbacks.labels("ttc_deadline_exceeded_exception").inc()
     metrics.skipped(["marks"])
     metrics.written(1, {})
+    metrics.on_demand_documents.labels("encoded").inc()
     metrics.watch({name: int for name in WATCHED if not name.startswith("feature_cache_")})
     asyncio.run(_looked(metrics))
     metrics.watch_cache(_Cache())

@@ -37,6 +37,7 @@ async def test_only_searches_have_all_threads(pool: BoundedPool) -> None:
     with work_of("encode"):
         flood.append(asyncio.create_task(pool.run(gate.wait, 10)))
     await asyncio.sleep(0)
+    assert not pool.searches_wait
     for kind in ("search", "score"):
         with work_of(kind):
             assert await asyncio.wait_for(pool.run(lambda: 1), 10) == 1
@@ -54,8 +55,10 @@ async def test_kinds_take_turns() -> None:
         with work_of(kind):
             tasks.append(asyncio.create_task(pool.run(order.append, kind)))
     await asyncio.sleep(0)
+    waits = [pool.searches_wait]
     gate.set()
     await asyncio.gather(*tasks)
+    assert [*waits, pool.searches_wait] == [True, False]
     assert order == ["rerank", "search", "encode", "rerank", "search", "rerank", "rerank"]
     pool.close()
 

@@ -3,12 +3,13 @@
 from es_ttc.index.attach.detach import AttachedObjects, detach, traces_of
 from es_ttc.index.attach.feature_locations import fill_attached
 from es_ttc.index.attach.fill import FillResult
-from es_ttc.index.attach.side_index import attach_beside
+from es_ttc.index.attach.side_index import attach_beside, attach_on_demand
 
 __all__ = [
     "AttachedObjects",
     "FillResult",
     "attach_beside",
+    "attach_on_demand",
     "detach",
     "fill_attached",
     "traces_of",

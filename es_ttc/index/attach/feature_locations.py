@@ -13,7 +13,7 @@ from es_ttc.index.attach.own_index import OwnIndexTarget
 from es_ttc.index.attach.side_index import SideIndexTarget
 from es_ttc.index.attach.source_checks import require_readable
 from es_ttc.index.attach.target import Target
-from es_ttc.index.mappings.attached import CHECKPOINT, FAILED, REASON
+from es_ttc.index.mappings.attached import CHECKPOINT, FAILED, ON_DEMAND, REASON
 from es_ttc.index.mappings.contents import IndexCounts, contents
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.indices import Index, several
@@ -45,6 +45,11 @@ class FeatureLocation:
     def side(self) -> bool:
         """Whether it is a side index."""
         return self.index != self.source.index
+
+    @property
+    def on_demand(self) -> bool:
+        """Whether gateways encode the documents that searches find without features."""
+        return self.side and bool(self.holder.meta.get(ON_DEMAND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,13 @@ async def contents_of(engine: Engine, held: FeatureLocation) -> IndexCounts:
     documents = await engine.count(held.source.index)
     done = states.get(READY, 0) + states.get(EMPTY, 0)
     return replace(found, documents=documents, states=states, lacking=max(0, documents - done))
+
+
+async def encoded_counts(engine: Engine, held: FeatureLocation) -> tuple[int, int]:
+    """Count the documents of a source index, and those in its side index that need no encoding."""
+    done = {"terms": {STATE: [READY, EMPTY]}}
+    documents, encoded = await asyncio.gather(engine.count(held.source.index), engine.count(held.index, done))
+    return documents, min(documents, encoded)
 
 
 async def written_since_fill(engine: Engine, held: FeatureLocation) -> int:

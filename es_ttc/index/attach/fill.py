@@ -248,12 +248,8 @@ class _FillRun:
         )
 
     def _is_done(self, mark: FeatureVersion | None) -> bool:
-        if mark is None:
-            return False
-        if mark.outdated:
-            return True
-        retry = self.everything and mark.state == FAILED
-        return mark.current and mark.state in _SETTLED and not retry
+        retry = self.everything and mark is not None and mark.state == FAILED and not mark.outdated
+        return is_settled(mark) and not retry
 
     def _skip(self, documents: int) -> None:
         """Count documents with current features; later passes find those of this fill among them."""
@@ -289,6 +285,11 @@ class _FillRun:
         self.outcome.seconds = time.monotonic() - self.started
         if self.report:
             self.report(self.outcome)
+
+
+def is_settled(mark: FeatureVersion | None) -> bool:
+    """Return whether a document's features are of the requested version or a later one, or cannot be made."""
+    return mark is not None and (mark.outdated or (mark.current and mark.state in _SETTLED))
 
 
 def encode_items(

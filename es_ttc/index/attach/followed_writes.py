@@ -9,7 +9,6 @@ A partial update in a `_bulk` runs no pipeline. It drops all fields below ``ttc`
 """
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +18,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import FeatureLocation
 from es_ttc.index.mappings import ingest_pipeline
 from es_ttc.index.mappings.attached import PENDING
-from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.indices import Index, put_own_meta
 from es_ttc.index.mappings.ingest_pipeline import FINAL_PIPELINE, NO_PIPELINE
 from es_ttc.index.mappings.spec import ROOT
 from es_ttc.index.mappings.write_options import WRITE_KEY, WRITES, Encode, WriteOptions
@@ -77,13 +76,13 @@ async def follow_writes(
     present = WriteOptions.of(held.holder.mapping)
     if held.side:
         options = WriteOptions(encode, enrich, key="")
-        await _put_options(engine, held.holder, options.as_meta())
+        await put_own_meta(engine, held.index, WRITES, options.as_meta())
         return FollowedWrites(source.index, held.index, None, options)
     options = WriteOptions(encode, enrich, present.key if present else _new_key(), plugin_timeout)
     former = former_pipeline(source)
     key = {ROOT: {"type": "object", "properties": {WRITE_KEY.partition(".")[2]: _KEY_MAPPING}}}
     await engine.request("PUT", f"/{quote(source.index, safe='')}/_mapping", body={"properties": key})
-    await _put_options(engine, source, options.as_meta() | {FORMER: former})
+    await put_own_meta(engine, source.index, WRITES, options.as_meta() | {FORMER: former})
     pipeline = follow_pipeline_name(source.index)
     body = _pipeline(held, former, options)
     await engine.request("PUT", ingest_pipeline.pipeline_path(pipeline), body=body)
@@ -113,7 +112,7 @@ async def unfollow_writes(engine: Engine, held: FeatureLocation) -> bool:
         if source.settings.get(FINAL_PIPELINE) == follow_pipeline_name(source.index):
             await ingest_pipeline.set_final_pipeline(engine, source.index, None if former == NO_PIPELINE else former)
         await delete_follow_pipeline(engine, source.index)
-    await _put_options(engine, held.holder, None)
+    await put_own_meta(engine, held.index, WRITES, None)
     return True
 
 
@@ -155,12 +154,3 @@ def _marking_script(key: str) -> dict[str, Any]:
 
 def _new_key() -> str:
     return secrets.token_hex(_KEY_BYTES)
-
-
-async def _put_options(engine: Engine, holder: Index, options: Mapping[str, Any] | None) -> None:
-    """Write the options into the present metadata of an index; None removes them."""
-    meta = (await engine.mapping(holder.index))[holder.index].get("_meta", {})
-    ours = {name: value for name, value in meta.get(ROOT, {}).items() if name != WRITES}
-    if options is not None:
-        ours[WRITES] = options
-    await engine.put_meta(holder.index, {**meta, ROOT: ours})

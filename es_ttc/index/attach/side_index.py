@@ -6,7 +6,8 @@ switched to it in one step, and the previous side index is deleted. Attaching ag
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine, delete_if_there, none_if_missing
@@ -29,6 +30,7 @@ from es_ttc.index.mappings.attached import (
     CHECKPOINT,
     CHECKPOINT_ID,
     ID,
+    ON_DEMAND,
     ROUTING,
     SEQ_NO,
     SOURCE,
@@ -40,7 +42,7 @@ from es_ttc.index.mappings.attached import (
     side_pattern,
     source_of,
 )
-from es_ttc.index.mappings.indices import Index, sides_of
+from es_ttc.index.mappings.indices import Index, put_own_meta, sides_of
 from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, HASH, ROOT, STATE, IndexSpec
 from es_ttc.index.mappings.write_options import WRITES
@@ -48,6 +50,8 @@ from es_ttc.index.mappings.write_options import WRITES
 _MARKS = (ID, ROUTING, SOURCE, SEQ_NO, TERM, HASH, ENCODER, STATE)
 _HIDDEN_TOO = {"expand_wildcards": "all", "ignore_unavailable": "true"}
 _CHECKPOINT_ROUTING = {"routing": CHECKPOINT}
+_CARRIED_OPTIONS = (CALIBRATION, WRITES, ON_DEMAND)
+"""Keys of `_meta.ttc` that are no part of the spec; a calibration belongs to its encoder: with another it is unused."""
 _NOT_CHECKPOINT = {"bool": {"must_not": [{"term": {STATE: CHECKPOINT}}]}}
 
 
@@ -65,30 +69,14 @@ async def attach_beside(
     can be mapped (a new encoder trained over the present one, a coarser codec) are not encoded again.
     """
     await require_readable(engine, source, spec.text_fields)
-    sides = {side.index: side for side in await sides_of(engine, source.index)}
-    alias = side_alias(source.index)
-    serving = next((name for name, side in sides.items() if alias in side.aliases), None)
-    requested = spec.as_meta() | {"source": source.index}
-    metas = {name: dict(side.meta) for name, side in sides.items()}
-    calibrations = {name: meta.pop(CALIBRATION, None) for name, meta in metas.items()}
-    followed = {name: meta.pop(WRITES, None) for name, meta in metas.items()}
-    fitting = [name for name, meta in metas.items() if meta == requested]
-    side = serving if serving in fitting else next(iter(fitting), None)
-    if side is None:
-        side = new_side_name(source.index)
-        routing_required = bool(source.mapping.get("_routing", {}).get("required"))
-        capabilities = await engine.capabilities()
-        body = side_body(spec, capabilities, source.index, source.settings, routing_required=routing_required)
-        if calibrations.get(serving or ""):  # a calibration belongs to its encoder: with another one it is useless
-            body["mappings"]["_meta"][ROOT][CALIBRATION] = calibrations[serving or ""]
-        if followed.get(serving or ""):
-            body["mappings"]["_meta"][ROOT][WRITES] = followed[serving or ""]
-        await engine.create_index(side, body)
+    sides = await _Sides.of(engine, source, spec)
+    serving, before = sides.serving, sides.serving_name
+    side = sides.fitting or await _create(engine, source, spec, serving)
     target = SideIndexTarget(engine, source, side, spec)
     carried = 0
     try:
-        if serving is not None and side != serving:
-            former = SideIndexTarget(engine, source, serving, sides[serving].spec)
+        if serving is not None and side != before:
+            former = SideIndexTarget(engine, source, serving.index, serving.spec)
             carried = await _carried(engine, source, former, target, encoder, report)
         filled = await fill(engine, source, target, encoder, report=report)
     except Exception:
@@ -96,12 +84,71 @@ async def attach_beside(
             await target.require_present()  # the failure may only be a consequence of its deletion
         raise
     filled.carried, filled.unchanged = carried, max(0, filled.unchanged - carried)
-    if side != serving:
-        await _switch(engine, source.index, serving, side)
-    for name in sides:
-        if name != side:
-            await delete_if_there(engine, name)
+    if side != before:
+        await _switch(engine, source.index, before, side)
+    for other in sides.every:
+        if other.index != side:
+            await delete_if_there(engine, other.index)
     return filled
+
+
+async def attach_on_demand(engine: Engine, source: Index, spec: IndexSpec) -> str:
+    """Create a side index that serves while it is empty, and return its name; gateways encode what searches find.
+
+    If the features of an index have the same spec, gateways encode those that are missing.
+    """
+    await require_readable(engine, source, spec.text_fields)
+    sides = await _Sides.of(engine, source, spec)
+    if sides.serving is not None and sides.fitting != sides.serving_name:
+        raise InvalidRequest(
+            f"index [{source.index}] has features with other options, and an empty side index would replace them: "
+            f"leave out --on-demand, or run `es-ttc detach {source.index}` first"
+        )
+    side = sides.fitting or await _create(engine, source, spec, None)
+    await put_own_meta(engine, side, ON_DEMAND, True)
+    if sides.serving is None:
+        await _switch(engine, source.index, None, side)
+    return side
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The side indices of a source: the one in use, and the name of one whose features are of a spec."""
+
+    every: Sequence[Index]
+    serving: Index | None
+    fitting: str | None
+
+    @classmethod
+    async def of(cls, engine: Engine, source: Index, spec: IndexSpec) -> Self:
+        every = await sides_of(engine, source.index)
+        alias = side_alias(source.index)
+        serving = next((side for side in every if alias in side.aliases), None)
+        requested = spec.as_meta() | {"source": source.index}
+        fitting = [
+            side.index
+            for side in every
+            if {key: value for key, value in side.meta.items() if key not in _CARRIED_OPTIONS} == requested
+        ]
+        fitting.sort(key=lambda name: serving is None or name != serving.index)
+        return cls(every, serving, next(iter(fitting), None))
+
+    @property
+    def serving_name(self) -> str | None:
+        """The name of the one in use."""
+        return None if self.serving is None else self.serving.index
+
+
+async def _create(engine: Engine, source: Index, spec: IndexSpec, former: Index | None) -> str:
+    """Create a side index with the options of a former one, and return its name."""
+    side = new_side_name(source.index)
+    routing_required = bool(source.mapping.get("_routing", {}).get("required"))
+    capabilities = await engine.capabilities()
+    body = side_body(spec, capabilities, source.index, source.settings, routing_required=routing_required)
+    options = {} if former is None else former.meta
+    body["mappings"]["_meta"][ROOT] |= {key: options[key] for key in _CARRIED_OPTIONS if options.get(key)}
+    await engine.create_index(side, body)
+    return side
 
 
 async def _carried(

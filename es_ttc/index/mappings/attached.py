@@ -26,6 +26,7 @@ SOURCE = "ttc.source"  # UUID of the source index: an index created again under 
 SEQ_NO = "ttc.seq_no"
 TERM = "ttc.term"
 REASON = "ttc.reason"
+ON_DEMAND = "on_demand"  # key of `_meta.ttc`: whether gateways encode the documents that searches find without features
 
 _ALIAS_PREFIX = "ttc-side-"
 _SIDE_NAME = re.compile(r"ttc-[0-9a-f]{8}-(.+)", re.DOTALL)

@@ -13,7 +13,8 @@ import numpy as np
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
-from es_ttc.index.mappings.spec import CALIBRATION, ROOT, IndexSpec
+from es_ttc.index.mappings.indices import put_own_meta
+from es_ttc.index.mappings.spec import CALIBRATION, IndexSpec
 from es_ttc.vectors.moments import Moments
 from es_ttc.vectors.packed import pack_tokens, unpack_tokens
 from es_ttc.vectors.tokens import TokenVectors
@@ -39,8 +40,7 @@ async def calibrate(engine: Engine, index: str, texts: Sequence[str], encoder: E
     if len(vectors) < LEAST_QUERIES:
         raise ConfigurationError(f"a calibration needs {LEAST_QUERIES} queries with text at least, got {len(vectors)}")
     meta = calibration_meta(Moments.of(vectors, RANK), spec.encoder.key)
-    ours = {**mapping["_meta"][ROOT], CALIBRATION: meta}
-    await engine.put_meta(index, {**mapping["_meta"], ROOT: ours})
+    await put_own_meta(engine, index, CALIBRATION, meta)
     read = calibration_of(meta, spec.encoder.key)
     assert read is not None  # noqa: S101 - just written for this encoder
     return read

@@ -117,6 +117,13 @@ class Index:
         return sorted(name for name, kind in self.leaf_fields.items() if kind in ("text", "match_only_text", "keyword"))
 
 
+async def put_own_meta(engine: Engine, index: str, key: str, value: Any) -> None:
+    """Write one value into es-ttc's metadata in an index's present mapping; None removes it."""
+    meta = (await engine.mapping(index))[index].get("_meta", {})
+    ours = {name: present for name, present in meta.get(ROOT, {}).items() if name != key}
+    await engine.put_meta(index, {**meta, ROOT: ours if value is None else {**ours, key: value}})
+
+
 async def mappings_with_features(engine: Engine) -> dict[str, dict[str, Any]]:
     """Return the mappings of all visible indices with features in their own documents, by name, in order."""
     mappings = await engine.mapping("*")

@@ -123,6 +123,7 @@ function ColumnView({ column: { method, params }, answer, query, left, sorted, s
 function Notices({ response: { ttc, timed_out: late } }) {
   const said = [
     ttc?.applied === false && `The engine's own ranking: ${ttc.reason ?? "the method was not applied"}`,
+    Boolean(ttc?.queued) && `${ttc?.queued} documents have no features yet and wait to be encoded`,
     ttc?.passages?.reason && `No passages: ${ttc.passages.reason}`,
     ttc?.candidates?.reason && `No documents joined by vector: ${ttc.candidates.reason}`,
     late && "The engine stopped at its timeout: documents may be missing",

@@ -4,7 +4,7 @@ import { ColumnEditors, FEWEST, MOST, columnsAsText, columnsOf, columnsOfDrafts,
 import { focusHit, useSlashKey } from "./keyboard.js";
 import { h, html, useEffect, useState } from "./lib.js";
 import { Results } from "./results.js";
-import { indices, loaded, navigate, route } from "./state.js";
+import { indices, info, loaded, navigate, route } from "./state.js";
 import { PLAIN, Select, typed } from "./ui.js";
 
 const SIZES = [5, 10, 20, 50];
@@ -58,6 +58,14 @@ function SearchForm({ index, params }) {
   `;
 }
 
+/** @type {() => string} How much is encoded on demand so far; empty where nothing is. */
+function encodedOnDemand() {
+  const status = info.value?.on_demand;
+  if (!status?.index_documents) return "";
+  const share = Math.round((100 * status.encoded_documents) / status.index_documents);
+  return `${share} % of the documents on demand are encoded; ${status.complete_windows} of the last ${status.windows} windows were complete.`;
+}
+
 /** @param {{index: string}} props */
 function Beginning({ index }) {
   if (!index)
@@ -68,8 +76,9 @@ function Beginning({ index }) {
   return html`
     <p class="beginning">
       Type a query: each column ranks the same documents by another method, and lines show how they move.
-      ${indices.value.length > 1 && ` ${indices.value.length} indices have features.`} Keys: <kbd>/</kbd> to the query,
-      <kbd>↓</kbd> <kbd>↑</kbd> <kbd>←</kbd> <kbd>→</kbd> between hits and columns, <kbd>Enter</kbd> opens a hit.
+      ${indices.value.length > 1 && ` ${indices.value.length} indices have features.`} ${encodedOnDemand()} Keys:
+      <kbd>/</kbd> to the query, <kbd>↓</kbd> <kbd>↑</kbd> <kbd>←</kbd> <kbd>→</kbd> between hits and columns,
+      <kbd>Enter</kbd> opens a hit.
     </p>
   `;
 }

@@ -84,6 +84,16 @@ class EngineStatus(BaseModel):
     supported: bool | None = Field(None, description="Whether searches with a `ttc` section are answered.")
 
 
+class OnDemandStatus(BaseModel):
+    """Encoding on demand, in all processes of this gateway; indices are those that it has seen searched."""
+
+    queue: int = Field(description="Documents that wait.")
+    windows: int = Field(description="Recent windows, at most 1,000 of each process.")
+    complete_windows: int = Field(description="Those of them in which every document had its features.")
+    index_documents: int = Field(description="Documents of the indices.")
+    encoded_documents: int = Field(description="Those of them that need no encoding.")
+
+
 class Info(BaseModel):
     """The gateway's version, methods and limits."""
 
@@ -99,6 +109,7 @@ class Info(BaseModel):
     loops: Literal["compiled", "numpy"] = Field(description="What computes scores.")
     max_window: int = Field(description="Maximum of `window_size`.")
     scoring_timeout_ms: float = Field(description="Timeout of a section that names none.")
+    on_demand: OnDemandStatus
 
 
 class Health(BaseModel):
@@ -211,6 +222,7 @@ class Endpoints:
             "loops": "compiled" if compiled.enabled() else "numpy",
             "max_window": settings.max_window,
             "scoring_timeout_ms": settings.scoring_timeout_ms,
+            "on_demand": self._gateway.metrics.on_demand(),
         }
         return json_response(request, answer)
 

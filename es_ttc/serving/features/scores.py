@@ -24,6 +24,7 @@ from es_ttc.rescorers.similarity import shown_similarity
 from es_ttc.serving.deadline import ScoringError
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import DocumentKey, SentBlobs
+from es_ttc.serving.features.on_demand import Coverage
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.http.caller import Caller
 from es_ttc.vectors.tokens import Float32
@@ -129,12 +130,14 @@ class WindowRequest:
         begun: The query's encoding in progress, or None.
         caller: The request context with which features and calibrations are read.
         timings: Receives the times of the stages.
+        coverage: Receives how many documents are encoded; None if those that are not are not to be queued.
     """
 
     texts: tuple[str, ...]
     begun: asyncio.Task[EncodedQuery] | None
     caller: Caller
     timings: Timings
+    coverage: Coverage | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

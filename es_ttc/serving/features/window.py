@@ -26,6 +26,7 @@ from es_ttc.serving.features.index_meta import IndexEncoderLookup, IndexMeta
 from es_ttc.serving.features.keys import DocumentKey, unreadable, unsendable
 from es_ttc.serving.features.locations import FeatureLocations, own_keys
 from es_ttc.serving.features.missing import lacks_reversed, no_features, no_features_of
+from es_ttc.serving.features.on_demand import OnDemandQueue
 from es_ttc.serving.features.reader import FeatureReader, MissingFeatures, SideIndexUnreadable, WindowFeatures
 from es_ttc.serving.features.scores import (
     FeatureNeeds,
@@ -49,12 +50,14 @@ class WindowReader:
         attached: FeatureLocator,
         encoders: Encoders,
         meta: IndexMeta,
+        on_demand: OnDemandQueue,
     ) -> None:
         self._engine = engine
         self._reader = reader
         self._attached = attached
         self._encoders = encoders
         self._meta = meta
+        self._on_demand = on_demand
         self._index_encoders = IndexEncoderLookup(engine, encoders.loaded_keys)
 
     async def read(
@@ -82,7 +85,7 @@ class WindowReader:
         except SideIndexUnreadable:
             replaced = True
         if replaced:
-            located, known = await self._located(hits, features, request, encoder)
+            located, known = await self._located(hits, features, replace(request, coverage=None), encoder)
             features_read, encoded = await self._read(located, known, features, request)
         _skip_faulty(located, features_read, features)
         of_hits, complete = _of_hits(located, features_read, features)
@@ -189,6 +192,8 @@ class WindowReader:
         started = time.perf_counter()
         located = located or await self._attached.locate(hits, request.caller)
         request.timings.features += _ms_since(started)
+        if request.coverage is not None:
+            await self._on_demand.add(hits, located, request.coverage)
         if not any(located.keys):
             if located.skipped:
                 raise no_features(located.skipped)

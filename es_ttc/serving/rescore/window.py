@@ -18,6 +18,7 @@ from es_ttc.serving.deadline import Deadline
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import are_identified
+from es_ttc.serving.features.on_demand import Coverage
 from es_ttc.serving.features.scores import Method, Timings, WindowRequest, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -127,19 +128,20 @@ class WindowRescoring:
 
         ``first_pass_ms`` is None after another item. ``since`` is `time.perf_counter` when scoring began.
         """
-        plan, timings = self.plan, Timings(first_pass=first_pass_ms)
+        plan, timings, coverage = self.plan, Timings(first_pass=first_pass_ms), Coverage()
         scored: ScoredWindow | EsTtcError
         if plan.problem is not None:
             scored = plan.problem
         else:
             require_scores(hits, "the search failed")
             deadline = Deadline.within(self.budget, timeout_ms=plan.timeout_ms, started=self.started, since=since)
-            scored = await deadline.run(self._scored(hits, timings), "scoring", method=plan.section.method)
+            scored = await deadline.run(self._scored(hits, timings, coverage), "scoring", method=plan.section.method)
         if isinstance(scored, EsTtcError):
             if plan.section.on_error == "fail":
                 raise scored
             page, groups = first_pass_page(plan, hits)
-            summary = Summary.fell_back(plan.section.method, scored, timings.as_dict(), **self._parts(hits, scored=0))
+            parts = self._parts(hits, coverage, scored=0)
+            summary = Summary.fell_back(plan.section.method, scored, timings.as_dict(), **parts)
             return RankedPage(page, summary, groups=groups, fallbacks=[("first pass answered", scored)])
         ordered = order(plan, scored, self.calibration)
         if plan.by_further_keys and ordered.tied:
@@ -147,14 +149,14 @@ class WindowRescoring:
         details = await self._details(scored, ordered) if plan.section.detail else {}
         return RankedPage(
             hits=ordered_page(plan, scored, ordered, details),
-            summary=self._summary(hits, scored, ordered, timings),
+            summary=self._summary(hits, scored, ordered, timings, coverage),
             max_score=max_score(ordered.ranking.scores) if plan.page.fetch else None,
             groups=ordered.groups,
             candidates=scored.complete_candidates,
             skipped=[*scored.scores.skipped.values()],
         )
 
-    async def _scored(self, hits: Sequence[dict[str, Any]], timings: Timings) -> ScoredWindow:
+    async def _scored(self, hits: Sequence[dict[str, Any]], timings: Timings, coverage: Coverage) -> ScoredWindow:
         """Return the scores of the window and the candidates that join it."""
         window = hits[: self.plan.page.window]
         pinned = pinned_count(first_pass_scores(window))
@@ -170,7 +172,7 @@ class WindowRescoring:
         if parts is not None:
             words = parts.words(union, first_pass_scores(union))
             factors = parts.factors(union, words, len(window))
-        request = WindowRequest(self.plan.texts, self.begun, self.caller, timings)
+        request = WindowRequest(self.plan.texts, self.begun, self.caller, timings, coverage)
         scores = await self.gateway.scorer.score(
             union, self.method, request, joined=len(joined.hits), pinned=pinned, located=located, words=words
         )
@@ -211,14 +213,16 @@ class WindowRescoring:
             for place, number, detail in zip(places, positions, details, strict=True)
         }
 
-    def _parts(self, hits: Sequence[Any], scored: int) -> dict[str, Any]:
+    def _parts(self, hits: Sequence[Any], coverage: Coverage, scored: int) -> dict[str, Any]:
         """Return the parts of a summary that do not depend on whether the method was applied."""
         tuned = {"tuned": dict(self.tuned)} if self.tuned else {}
-        return {"window": min(len(hits), self.plan.page.window), **tuned, "scored": scored}
+        return {"window": min(len(hits), self.plan.page.window), **tuned, "scored": scored, **coverage.as_dict()}
 
-    def _summary(self, hits: Sequence[Any], window: ScoredWindow, ordered: Order, timings: Timings) -> Summary:
+    def _summary(
+        self, hits: Sequence[Any], window: ScoredWindow, ordered: Order, timings: Timings, coverage: Coverage
+    ) -> Summary:
         scores = window.scores
-        parts = self._parts(hits, scored=int(scores.mask.sum()))
+        parts = self._parts(hits, coverage, scored=int(scores.mask.sum()))
         if self.candidates is not None:
             parts["candidates"] = window.complete_candidates.as_dict()
         if self.plan.undivided is not None:

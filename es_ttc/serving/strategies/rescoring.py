@@ -19,6 +19,7 @@ from es_ttc.serving.candidates.filters import UnknownFilter, filters_of_search
 from es_ttc.serving.deadline import Deadline, ScoringError
 from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
+from es_ttc.serving.features.on_demand import Coverage
 from es_ttc.serving.features.scores import Method, Timings, WindowRequest, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -168,6 +169,7 @@ class _Walk:
         self._search = search
         self._caller = caller
         self._timings = timings
+        self._coverage = Coverage()
         self._undecided = undecided
         self._found = len(hits)
         self.failures: list[Exception] = []
@@ -225,15 +227,17 @@ class _Walk:
         dense = registry.load("dense")
         return await self._scored_by(Method(dense, dense.Params(), detail=False), None).scores(documents)
 
-    def _scored_by(self, method: Method, begun: asyncio.Task[EncodedQuery] | None) -> RescorerReranker:
-        request = WindowRequest(self._search.plan.texts, begun, self._caller, self._timings)
+    def _scored_by(
+        self, method: Method, begun: asyncio.Task[EncodedQuery] | None, coverage: Coverage | None = None
+    ) -> RescorerReranker:
+        request = WindowRequest(self._search.plan.texts, begun, self._caller, self._timings, coverage)
         return RescorerReranker(self._search.services.gateway.scorer, method, request, self.documents, self._deadline)
 
     def _reranker_of(
         self, search: StrategyRescoring
     ) -> RescorerReranker | PointwiseTextReranker | ListwiseTextReranker:
         if search.method is not None:
-            return self._scored_by(search.method, search.begun)
+            return self._scored_by(search.method, search.begun, self._coverage)
         services, params = search.services, search.params
         calls, query = services.gateway.rerankers.named(params.reranker), search.plan.texts[0]
         cost = Cost(params.max_tokens)
@@ -292,6 +296,7 @@ class _Walk:
         parts: dict[str, Any] = {
             "window": min(self._found, search.plan.page.window),
             "scored": reranked.judged,
+            **self._coverage.as_dict(),
             "strategy": walk,
         }
         if isinstance(reranker, RescorerReranker) and reranker.encoder is not None:

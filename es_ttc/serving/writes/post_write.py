@@ -18,8 +18,8 @@ import orjson
 from starlette.types import Message, Send
 
 from es_ttc.encoders.base import Encoder
+from es_ttc.index.attach.encode_by_id import WrittenDocument, encode_just_written
 from es_ttc.index.attach.fill import encode_items
-from es_ttc.index.attach.just_written import WrittenDocument, encode_just_written
 from es_ttc.index.attach.target import FeatureWrite
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.gateway import Gateway

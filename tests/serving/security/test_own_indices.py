@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connect, connected
 from es_ttc.errors import EngineError
-from es_ttc.index.attach import attach_beside
+from es_ttc.index.attach import attach_beside, attach_on_demand
 from es_ttc.index.attach.source import settled_writes
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.contents import contents
@@ -26,7 +26,8 @@ from es_ttc.reranking.index_graph import build_graph
 from es_ttc.reranking.index_graph.store import nodes, write_nodes
 from es_ttc.retrievers import registry
 from es_ttc.settings import EngineSettings
-from tests.serving.client import call
+from tests.attach.conftest import wait_for
+from tests.serving.client import Reply, call
 from tests.serving.conftest import SearchStack
 from tests.serving.corpus import CATS, EVERYTHING, corpus, ttc_rescore
 from tests.serving.security.conftest import ANN, HIDDEN_FROM, INDEX, MAY_SEE, ROLES, api_key, settle
@@ -178,6 +179,25 @@ def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: S
                 assert call(with_own, "POST", "/shop/_search", asked_for, {}).status == 401
 
 
+def test_what_a_caller_does_not_find_is_not_encoded_on_demand(secured: SearchStack, encoder: Encoder) -> None:
+    as_admin = secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@")
+    asyncio.run(_attach_shop(as_admin, encoder, "stall", on_demand=True))
+    stall = [{"names": ["stall"], "privileges": ["read", "view_index_metadata"], **ROLES["low_numbers"]}]
+    key = api_key(secured.engine, {"all": {"indices": stall}})
+    body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
+
+    def asked(headers: dict[str, str]) -> Reply:
+        return call(gateway, "POST", "/stall/_search", body, headers)
+
+    with gateway_to(as_admin, encoder, side_index_auth="gateway", on_demand_share=1) as gateway:
+        assert asked({}).status == 401
+        assert asked(api_key(secured.engine, {"none": {"indices": []}})).status == 403
+        assert asked(key).json()["ttc"]["queued"] == len(MAY_SEE)  # the first ones
+        wait_for(lambda: asked(key).json()["ttc"]["encoded"] == len(MAY_SEE))
+    encoded = call(secured.engine, "POST", "/ttc-side-stall/_search?size=100", {"_source": False}, ADMIN)
+    assert set(encoded.ids) == MAY_SEE
+
+
 def test_a_walk_neither_shows_nor_passes_through_what_its_caller_may_not_see(
     secured: SearchStack, encoder: Encoder
 ) -> None:
@@ -256,15 +276,18 @@ async def _enrichable(url: str) -> None:
         await add_enrichment(engine, INDEX)
 
 
-async def _attach_shop(url: str, encoder: Encoder) -> None:
+async def _attach_shop(url: str, encoder: Encoder, shop: str = "shop", *, on_demand: bool = False) -> None:
     async with connected(EngineSettings(engine=url)) as engine:
         for document in corpus():
             body = {key: value for key, value in document.items() if key != "_id"}
-            await engine.request("PUT", f"/shop/_doc/{document['_id']}", body=body)
-        await engine.refresh("shop")
-        [source] = await Index.behind(engine, "shop")
+            await engine.request("PUT", f"/{shop}/_doc/{document['_id']}", body=body)
+        await engine.refresh(shop)
+        [source] = await Index.behind(engine, shop)
         spec = IndexSpec(encoder.identity, max_tokens=64, spans=(SpanGrid(5, 3),))
-        await attach_beside(engine, source, spec, encoder)
+        if on_demand:
+            await attach_on_demand(engine, source, spec)
+        else:
+            await attach_beside(engine, source, spec, encoder)
 
 
 async def test_commands_need_no_rights_on_the_cluster_but_to_read_its_version(
