@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from es_ttc.common.processors import processor_count
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.reranking.rerankers import Rerankers
@@ -12,7 +13,6 @@ from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.learned.model import read_models
 from es_ttc.rescorers.programs.promoted import SERVED_AS, PromotedRescorer, read_programs
-from es_ttc.rescorers.threads import cores
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
 from es_ttc.serving.engine import EngineClient
@@ -47,7 +47,7 @@ class Gateway:
 
     def __init__(self, settings: GatewaySettings, load: Loader | None, process: OnlyProcess) -> None:
         self.settings = settings
-        threads = max(1, cores() // process.count)
+        threads = max(1, processor_count() // process.count)
         log.info("scoring", loops="compiled" if compiled.enabled() else "numpy")
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
