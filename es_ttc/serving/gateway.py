@@ -1,6 +1,7 @@
 """What the parts of one gateway share."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,12 @@ class Gateway:
         on_trial = settings.trial_log is not None
         adapters = QueryAdapters.read(settings.query_adapters, settings.cache_dir, on_trial=on_trial)
         self.encoders = Encoders(
-            names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding, adapters
+            names,
+            settings.cache_dir,
+            load or partial(_load_encoder, threads),
+            partial(_load_variant, threads),
+            self.encoding,
+            adapters,
         )
         self.warm_up = WarmUp(self.encoders, self.engine)
         self.attached = FeatureLocator(self.engine)
@@ -113,14 +119,14 @@ def promoted_programs(
     return host, programs
 
 
-def _load_encoder(name: str, cache_dir: Path) -> Encoder:
+def _load_encoder(threads: int, name: str, cache_dir: Path) -> Encoder:
     from es_ttc.encoders import load_encoder  # imports the backends
 
-    encoder: Encoder = load_encoder(name, cache_dir=cache_dir)
+    encoder: Encoder = load_encoder(name, cache_dir=cache_dir, threads=threads)
     return encoder
 
 
-def _load_variant(identity: EncoderIdentity, name: str, cache_dir: Path) -> Encoder:
+def _load_variant(threads: int, identity: EncoderIdentity, name: str, cache_dir: Path) -> Encoder:
     from es_ttc.index.mappings.encoder import load_encoder_for
 
-    return load_encoder_for(identity, name, cache_dir=cache_dir)
+    return load_encoder_for(identity, name, cache_dir=cache_dir, threads=threads)

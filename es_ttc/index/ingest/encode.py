@@ -91,14 +91,12 @@ def encode_texts(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder
     return Encoded(encodings, chunks, as_queries)
 
 
-def encode_apart(
-    composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder
-) -> tuple[list[tuple[range, Encoded]], list[tuple[int, EncoderError]]]:
-    """Encode texts; after a failure, split them until the offending text is alone.
+EncodedApart = tuple[Sequence[tuple[range, Encoded]], Sequence[tuple[int, EncoderError]]]
+"""Ranges of positions with their encodings, in order; and positions of texts that cannot be encoded, with reasons."""
 
-    Returns:
-        Ranges of positions with their encodings, in order; and positions of texts that cannot be encoded, with reasons.
-    """
+
+def encode_apart(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> EncodedApart:
+    """Encode texts; after a failure, split them until the offending text is alone."""
     done: list[tuple[range, Encoded]] = []
     refused: list[tuple[int, EncoderError]] = []
     waiting = [range(len(composed))] if composed else []
@@ -115,7 +113,7 @@ def encode_apart(
 
 
 def features_apart(
-    apart: tuple[Sequence[tuple[range, Encoded]], Sequence[tuple[int, EncoderError]]],
+    apart: EncodedApart,
     composed: Sequence[Composed],
     hashes: Sequence[str],
     spec: IndexSpec,
