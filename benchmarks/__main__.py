@@ -25,7 +25,7 @@ _PARTS = frozenset(
 )
 WITH_ENGINE = frozenset(
     {
-        "blend_speed", "corpus_size", "gateway", "pass_through", "pictures", "search_cost", "sira",
+        "attach_speed", "blend_speed", "corpus_size", "gateway", "pass_through", "pictures", "search_cost", "sira",
         "soak", "storage", "table_iv",
     }
 )  # fmt: skip
