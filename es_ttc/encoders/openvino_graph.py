@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from es_ttc.common.processors import instructions
+from es_ttc.encoders.batches import padded_length
 from es_ttc.encoders.graphs import Feed, TokenGraph
 from es_ttc.errors import ConfigurationError
 from es_ttc.vectors.tokens import Float32
@@ -23,6 +24,7 @@ from openvino import opset15 as operators  # noqa: E402
 
 _GROUP = 128  # components of an activation that share a scale: 64 is no more accurate, and slower
 _GREATEST = 127
+_LONGEST_PADDED = 64  # tokens; every model has so many positions
 
 
 class OpenVinoGraph(TokenGraph):
@@ -46,12 +48,21 @@ class OpenVinoGraph(TokenGraph):
             self._requests.put(self._model.create_infer_request())
 
     def _run(self, feed: Feed) -> Float32:
+        length = feed["input_ids"].shape[1]
         request = self._requests.get()
         try:
-            rows: Float32 = request.infer(feed, share_inputs=True)[self.output][0]
+            rows: Float32 = request.infer(_padded(feed, length), share_inputs=True)[self.output][0]
         finally:
             self._requests.put(request)
-        return rows
+        return rows[:length]
+
+
+def _padded(feed: Feed, length: int) -> Feed:
+    """Return the inputs of a short window with padding: a change of length takes as long as 16 tokens."""
+    if "attention_mask" not in feed or length > _LONGEST_PADDED:
+        return feed
+    padding = (0, 0), (0, padded_length(length, _LONGEST_PADDED) - length)
+    return {name: np.pad(values, padding) for name, values in feed.items()}
 
 
 def _options(threads: int) -> dict[str, Any]:
