@@ -72,7 +72,7 @@ def main() -> None:
         some = first_queries(collection, arguments.queries)
         values[collection.name] = measured(some, encoder, chunks=arguments.chunks)
     described = f"{', '.join(values)}; split {arguments.split}, up to {arguments.queries} queries each"
-    print(heading(f"Blend, {encoder.identity.model}", data=described, packages=("numpy", "onnxruntime")))
+    print(heading(f"Blend, {encoder.identity.model}", data=described, packages=("numpy", "onnxruntime", "openvino")))
     print(tables(values))
 
 

@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--encoders", default="minilm@torch:float32,minilm@torch:bfloat16,minilm@onnx")
     arguments = parser.parse_args()
     texts = texts_of(DATA, arguments.documents)
-    packages = ("numpy", "torch", "sentence-transformers", "onnxruntime", "tokenizers")
+    packages = ("numpy", "torch", "sentence-transformers", "onnxruntime", "openvino", "tokenizers")
     print(heading("Encoders", data=f"scifact, the first {len(texts)} documents", packages=packages))
     rows: list[list[str]] = []
     reference: Encodings | None = None

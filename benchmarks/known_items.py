@@ -78,7 +78,11 @@ def main() -> None:
     arguments = parser.parse_args()
     documents, source = _documents(arguments.data)
     rows = [*_rows(documents)]
-    print(heading("Known items", data=f"{source}, {len(documents)} documents", packages=("numpy", "onnxruntime")))
+    print(
+        heading(
+            "Known items", data=f"{source}, {len(documents)} documents", packages=("numpy", "onnxruntime", "openvino")
+        )
+    )
     for url in arguments.engine:
         product = asyncio.run(_fill(url, documents))
         try:

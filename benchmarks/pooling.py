@@ -83,7 +83,7 @@ def main() -> None:
         f"{', '.join(folder.name for folder in folders)}; split {arguments.split}, up to {arguments.queries} queries "
         f"and {arguments.documents:,} documents each"
     )
-    print(heading("Encoders and their pooling", data=described, packages=("numpy", "onnxruntime")))
+    print(heading("Encoders and their pooling", data=described, packages=("numpy", "onnxruntime", "openvino")))
     for name in arguments.encoder:
         encoder = prepared(name)
         values = {}

@@ -119,7 +119,16 @@ def main() -> None:
     for collection in collections(arguments.data, arguments.split, generated=not arguments.no_generated):
         found[collection.name] = measured(first_queries(collection, arguments.queries), encoder, arguments.depths)
     described = f"{', '.join(found)}; split {arguments.split}, up to {arguments.queries} queries each"
-    print(heading(f"A cross-encoder beside blend, {encoder.identity.model}", data=described, packages=("onnxruntime",)))
+    print(
+        heading(
+            f"A cross-encoder beside blend, {encoder.identity.model}",
+            data=described,
+            packages=(
+                "onnxruntime",
+                "openvino",
+            ),
+        )
+    )
     print(tables(found))
 
 

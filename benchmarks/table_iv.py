@@ -54,7 +54,11 @@ def main() -> None:
     configure_logs(logging.WARNING)
     collection = load_collection(arguments.data)
     described = f"{collection.name}, {len(collection.documents)} documents, {len(collection.queries)} queries"
-    print(heading("Table IV of Spectral Retrieval", data=described, packages=("numpy", "torch", "onnxruntime")))
+    print(
+        heading(
+            "Table IV of Spectral Retrieval", data=described, packages=("numpy", "torch", "onnxruntime", "openvino")
+        )
+    )
     for name in arguments.encoders:
         print(measured(name, collection, None if arguments.engine == "memory" else arguments.engine))
 

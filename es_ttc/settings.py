@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 
 from es_ttc.common.configuration_files import read_toml
+from es_ttc.common.processors import processor_count
 from es_ttc.common.text_files import require_depth
 from es_ttc.common.validation import problem_of
 from es_ttc.errors import ConfigurationError
@@ -46,8 +47,7 @@ def default_workers() -> int:
     """Return the number of the gateway's processes: as many as it may use cores, at most 4; one on Windows."""
     if sys.platform == "win32":
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(_MAX_WORKERS, cores)
+    return min(_MAX_WORKERS, processor_count())
 
 
 class _Sources(BaseSettings):

@@ -97,8 +97,8 @@ class Check:
 
 def packages() -> list[Check]:
     """Check Python and the required packages."""
-    backends = _versions("onnxruntime", "torch")
-    if backends:
+    if _versions("onnxruntime", "torch"):
+        backends = _versions("onnxruntime", "openvino", "torch")
         backend = Check("encoder backend", Status.OK, f"installed: {backends}; an encoder's name chooses one")
     else:
         none = "neither onnxruntime nor torch is installed: nothing can be encoded"

@@ -1,14 +1,14 @@
-"""Late-interaction models on ONNX Runtime, without torch: the graph with its projection, or with the folder's."""
+"""Late-interaction models of ONNX files, without torch: the graph with its projection, or with the folder's."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from es_ttc.encoders.base import Role
+from es_ttc.encoders.graphs import TokenGraph
 from es_ttc.encoders.kind import read_json_object
 from es_ttc.encoders.late import late_encoder, require_vocabulary
 from es_ttc.encoders.late_files import Projection, read_late
-from es_ttc.encoders.onnx import OnnxGraph, shared_graph
+from es_ttc.encoders.onnx import graph_of
 from es_ttc.encoders.options import LoadOptions
 from es_ttc.encoders.packages import ModelFiles
 from es_ttc.encoders.text_encoder import TextEncoder
@@ -20,24 +20,30 @@ _NOT_PROJECTED = "last_hidden_state"  # how exporters name a graph's output of t
 
 
 def load_late_onnx(files: ModelFiles, options: LoadOptions) -> TextEncoder:
-    """Load a late-interaction model on ONNX Runtime; see :func:`es_ttc.encoders.load_encoder`."""
+    """Load a late-interaction model's ONNX file; see :func:`es_ttc.encoders.load_encoder`."""
     if files.onnx is None:
         raise ConfigurationError(f"encoder [{files.model}] has no ONNX model: take @torch")
     found = read_late(files.folder)
     embeddings = read_json_object(files.folder / "config.json").get("vocab_size")
     if embeddings:
         require_vocabulary(found.tokenizer.get_vocab().values(), embeddings, str(files.folder))
-    model = OnnxTokens(files.onnx, found.projections, threads=options.threads or os.cpu_count() or 1)
-    return late_encoder(files, options, found.tokenizer, found.late, model, f"onnxruntime, {files.arithmetic}, cpu")
+    graph = graph_of(files.onnx, options)
+    model = OnnxTokens(graph, _left(files.onnx, graph, found.projections))
+    return late_encoder(files, options, found.tokenizer, found.late, model, f"{graph.runtime}, {files.arithmetic}, cpu")
 
 
 class OnnxTokens:
-    """A graph's projected token vectors; see :class:`es_ttc.encoders.late.TokenModel`."""
+    """A graph's projected token vectors; see :class:`es_ttc.encoders.late.TokenModel`.
 
-    def __init__(self, path: Path, projections: Sequence[Projection], *, threads: int) -> None:
-        self._graph = shared_graph(path, threads=threads)
-        self._projections = _left(path, self._graph, projections)
-        self.dims: int = projections[-1].matrix.shape[0] if projections else self._graph.dims
+    Args:
+        graph: The graph.
+        projections: Those that the graph does not carry.
+    """
+
+    def __init__(self, graph: TokenGraph, projections: Sequence[Projection]) -> None:
+        self._graph = graph
+        self._projections = projections
+        self.dims: int = projections[-1].matrix.shape[0] if projections else graph.dims
 
     def rows(self, windows: Sequence[InputWindow], *, role: Role) -> list[Float32]:  # noqa: ARG002
         """Run every window separately."""
@@ -49,7 +55,7 @@ class OnnxTokens:
         return rows
 
 
-def _left(path: Path, graph: OnnxGraph, projections: Sequence[Projection]) -> Sequence[Projection]:
+def _left(path: Path, graph: TokenGraph, projections: Sequence[Projection]) -> Sequence[Projection]:
     """Return the projections that a graph does not carry: all of them, or none."""
     if not projections:
         return ()

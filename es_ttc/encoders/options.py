@@ -12,6 +12,7 @@ from es_ttc.encoders.packages import ModelFiles
 from es_ttc.errors import ConfigurationError
 
 Dtype = Literal["auto", "float32", "bfloat16"]
+Runtime = Literal["auto", "onnxruntime", "openvino"]  # of an ONNX file; auto: the faster one on this processor
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class LoadOptions:
     dims: int | None = None
     max_length: int | None = None
     threads: int | None = None
+    runtime: Runtime = "auto"
 
 
 def identity_of(

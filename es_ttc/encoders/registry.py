@@ -12,7 +12,7 @@ from es_ttc.encoders.base import TOKENS_FROM, Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
 from es_ttc.encoders.kind import ModelKind, require_served
 from es_ttc.encoders.models import SHORT_NAMES, Backend, ModelDescription, named
-from es_ttc.encoders.options import Dtype, LoadOptions
+from es_ttc.encoders.options import Dtype, LoadOptions, Runtime
 from es_ttc.encoders.packages import ModelFiles, missing_package
 from es_ttc.encoders.two_encoders import TwoEncoders
 from es_ttc.errors import ConfigurationError
@@ -27,7 +27,7 @@ _NEEDED: Mapping[Backend, tuple[str, ...]] = {
     "vllm": ("tokenizers",),
 }
 
-_SUFFIX = re.compile(r"(?P<model>.+)@(?P<backend>[a-z]+)(:(?P<dtype>[a-z0-9]+))?", re.DOTALL)
+_SUFFIX = re.compile(r"(?P<model>.+)@(?P<backend>[a-z]+)(:(?P<detail>[a-z0-9]+))?", re.DOTALL)
 
 
 def load_encoder(
@@ -46,11 +46,12 @@ def load_encoder(
     Args:
         name: A short name (one of :data:`SHORT_NAMES`), a sentence-transformers model's name on the hub, or a folder
             (of a model, or one that `es-ttc train` wrote); optionally followed by ``@torch``, ``@onnx`` or ``@vllm``
-            (behind ``encoder_url``) for the backend, or ``@torch:float32`` or ``@torch:bfloat16`` for its arithmetic
-            too. The default follows from the name, never from what is installed: ONNX for all short names but
-            ``mpnet`` and for folders whose weights are only ONNX, else torch. Optionally, at the end, ``+`` and the
-            name of an adapter. Two names with ``|`` between them: pooled vectors by the first encoder, token vectors
-            by the second.
+            (behind ``encoder_url``) for the backend, ``@torch:float32`` or ``@torch:bfloat16`` for its arithmetic too,
+            or ``@onnx:onnxruntime`` or ``@onnx:openvino`` for its runtime; without one an ONNX file runs on the faster
+            of those installed (:func:`es_ttc.encoders.graphs.faster_runtime`). The default backend follows from the
+            name, never from what is installed: ONNX for all short names but ``mpnet`` and for folders whose weights are
+            only ONNX, else torch. Optionally, at the end, ``+`` and the name of an adapter. Two names with ``|``
+            between them: pooled vectors by the first encoder, token vectors by the second.
         adapter: An adapter, if the name has none: a folder that `es-ttc train` wrote, for any backend; else, for the
             torch backend, a LoRA adapter: one that the model ships, a folder, or a repository on the hub; see
             :func:`es_ttc.encoders.adapters.find_adapter`.
@@ -72,17 +73,18 @@ def _load(name: str, adapter: str | None, cache: Path, options: LoadOptions) -> 
     if two:
         first = _load(pooled, adapter, cache, options)
         return TwoEncoders(first, _load(tokens, None, cache, replace(options, dims=None, max_length=None)))
-    model, backend, named_dtype, named_adapter = parse_name(with_adapter(name, adapter))
+    parsed = parse_name(with_adapter(name, adapter))
+    model, named_adapter = parsed.model, parsed.adapter
     folder = _trained(name, model, named_adapter)
     if folder is not None:
-        own = f"@{backend}{f':{named_dtype}' if named_dtype else ''}" if backend else ""
+        own = parsed.suffix
         card = trained.ModelCard.read(folder)
         under = f"{model}{own}" if named_adapter else on_backend(card.base.name, own)
         return trained.load_trained(
             folder, card, lambda base: _load(base, None, cache, options), under, FileHashes(cache)
         )
-    options = replace(options, dtype=named_dtype or options.dtype)
-    backend = backend or ("torch" if named_adapter else _default_backend(model))
+    options = replace(options, dtype=parsed.dtype or options.dtype, runtime=parsed.runtime or options.runtime)
+    backend = parsed.backend or ("torch" if named_adapter else _default_backend(model))
     if backend != "torch" and named_adapter:
         raise ConfigurationError(f"encoder [{name}]: only the torch backend applies adapters, take @torch")
     files = _files(model, backend, cache)
@@ -103,9 +105,10 @@ def _load(name: str, adapter: str | None, cache: Path, options: LoadOptions) -> 
     if backend == "onnx":
         if options.dtype != "auto" or options.device not in ("auto", "cpu"):
             raise ConfigurationError(
-                f"encoder [{name}] runs in the ONNX model's own arithmetic on the CPU: leave out dtype and device, or "
-                f"take @torch"
+                f"encoder [{name}] is an ONNX model, which runs on the CPU: leave out dtype and device, or take @torch"
             )
+        if options.runtime == "openvino" and importlib.util.find_spec("openvino") is None:
+            raise missing_package("openvino", "es-ttc[onnx]", ", which has it for x86-64 on Linux")
         if late:
             from es_ttc.encoders.onnx_late import load_late_onnx
 
@@ -201,10 +204,17 @@ class ParsedName(NamedTuple):
     backend: Backend | None = None
     dtype: Dtype | None = None
     adapter: str | None = None
+    runtime: Runtime | None = None
+
+    @property
+    def suffix(self) -> str:
+        """The backend with its arithmetic or runtime, as it stands in the name; "" for none."""
+        detail = self.dtype or self.runtime
+        return f"@{self.backend}{f':{detail}' if detail else ''}" if self.backend else ""
 
 
 def parse_name(name: str) -> ParsedName:
-    """Return the parts of an encoder's name: ``model[@backend[:arithmetic]][+adapter]``."""
+    """Return the parts of an encoder's name: ``model[@backend[:arithmetic or runtime]][+adapter]``."""
     whole = _without_adapter(name)
     model, plus, adapter = name.rpartition("+")
     if not (plus and model and adapter) or Path(whole.model).is_dir():
@@ -216,14 +226,15 @@ def _without_adapter(name: str) -> ParsedName:
     match = _SUFFIX.fullmatch(name)
     if not name or match is None or Path(name).is_dir():
         return ParsedName(name)
-    backend, dtype = match["backend"], match["dtype"]
+    backend, detail = match["backend"], match["detail"]
     if backend not in get_args(Backend):
         raise ConfigurationError(f"encoder [{name}] names an unknown backend [{backend}]: take @torch, @onnx or @vllm")
-    if dtype is not None and dtype not in get_args(Dtype):
-        raise ConfigurationError(
-            f"encoder [{name}] names an unknown arithmetic [{dtype}]: take one of {', '.join(get_args(Dtype))}"
-        )
-    return ParsedName(match["model"], backend, dtype)  # type: ignore[arg-type]
+    kind, known = ("runtime", get_args(Runtime)) if backend == "onnx" else ("arithmetic", get_args(Dtype))
+    if detail is not None and detail not in known:
+        raise ConfigurationError(f"encoder [{name}] names an unknown {kind} [{detail}]: take one of {', '.join(known)}")
+    if backend == "onnx":
+        return ParsedName(match["model"], "onnx", runtime=detail)  # type: ignore[arg-type]
+    return ParsedName(match["model"], backend, detail)  # type: ignore[arg-type]
 
 
 def _default_backend(model: str) -> Backend:

@@ -13,6 +13,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
 from transformers.utils import logging as transformers_logging
 
+from es_ttc.common.processors import instructions
 from es_ttc.encoders.adapters import Adapter
 from es_ttc.encoders.base import Role
 from es_ttc.encoders.batches import TokenBatch, fixed_batches
@@ -76,10 +77,9 @@ def choose_dtype(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) ->
     bfloat16 is three times faster than float32 if the processor multiplies it (AMX, AVX-512 BF16), and eight times
     slower if it does not (measured with all-MiniLM-L6-v2). Accelerators and unknown processors get float32.
     """
-    if device.type != "cpu" or not cpuinfo.is_file():
+    if device.type != "cpu":
         return "float32"
-    flags = next((line.split() for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), [])
-    return "bfloat16" if {"amx_bf16", "avx512_bf16"} & set(flags) else "float32"
+    return "bfloat16" if {"amx_bf16", "avx512_bf16"} & instructions(cpuinfo) else "float32"
 
 
 @contextmanager

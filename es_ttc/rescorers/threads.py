@@ -6,22 +6,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from es_ttc.common.processors import processor_count
+
 T = TypeVar("T")
-
-
-@lru_cache(maxsize=1)
-def cores() -> int:
-    """Return the number of processors that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
 
 
 def share(work: Callable[[T], object], items: Iterable[T]) -> None:
@@ -40,7 +32,7 @@ def share(work: Callable[[T], object], items: Iterable[T]) -> None:
                 left.clear()
                 raise
 
-    helping = [_helpers().submit(take) for _ in range(min(cores(), len(left)) - 1)]
+    helping = [_helpers().submit(take) for _ in range(min(processor_count(), len(left)) - 1)]
     try:
         take()
     finally:
@@ -57,7 +49,7 @@ def _helpers() -> ThreadPoolExecutor:
     global _pool
     with _lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="es-ttc-share")
+            _pool = ThreadPoolExecutor(max(1, processor_count() - 1), thread_name_prefix="es-ttc-share")
         return _pool
 
 

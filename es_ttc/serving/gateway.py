@@ -1,9 +1,11 @@
 """What the parts of one gateway share."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from es_ttc.common.processors import processor_count
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.reranking.rerankers import Rerankers
@@ -12,7 +14,6 @@ from es_ttc.reranking.rerankers.llm import of_the_gateway as llm_rerankers
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.learned.model import read_models
 from es_ttc.rescorers.programs.promoted import SERVED_AS, PromotedRescorer, read_programs
-from es_ttc.rescorers.threads import cores
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.sandbox.process_pool import ProgramLimits, ProgramProcessPool
 from es_ttc.serving.engine import EngineClient
@@ -48,7 +49,7 @@ class Gateway:
 
     def __init__(self, settings: GatewaySettings, load: Loader | None, process: OnlyProcess) -> None:
         self.settings = settings
-        threads = max(1, cores() // process.count)
+        threads = max(1, processor_count() // process.count)
         log.info("scoring", loops="compiled" if compiled.enabled() else "numpy")
         self.metrics = Metrics()
         self.upstream = Upstream(settings)
@@ -62,7 +63,12 @@ class Gateway:
         on_trial = settings.trial_log is not None
         adapters = QueryAdapters.read(settings.query_adapters, settings.cache_dir, on_trial=on_trial)
         self.encoders = Encoders(
-            names, settings.cache_dir, load or _load_encoder, _load_variant, self.encoding, adapters
+            names,
+            settings.cache_dir,
+            load or partial(_load_encoder, threads),
+            partial(_load_variant, threads),
+            self.encoding,
+            adapters,
         )
         self.warm_up = WarmUp(self.encoders, self.engine)
         self.attached = FeatureLocator(self.engine)
@@ -118,14 +124,14 @@ def promoted_programs(
     return host, programs
 
 
-def _load_encoder(name: str, cache_dir: Path) -> Encoder:
+def _load_encoder(threads: int, name: str, cache_dir: Path) -> Encoder:
     from es_ttc.encoders import load_encoder  # imports the backends
 
-    encoder: Encoder = load_encoder(name, cache_dir=cache_dir)
+    encoder: Encoder = load_encoder(name, cache_dir=cache_dir, threads=threads)
     return encoder
 
 
-def _load_variant(identity: EncoderIdentity, name: str, cache_dir: Path) -> Encoder:
+def _load_variant(threads: int, identity: EncoderIdentity, name: str, cache_dir: Path) -> Encoder:
     from es_ttc.index.mappings.encoder import load_encoder_for
 
-    return load_encoder_for(identity, name, cache_dir=cache_dir)
+    return load_encoder_for(identity, name, cache_dir=cache_dir, threads=threads)

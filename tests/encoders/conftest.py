@@ -24,6 +24,8 @@ SENTENCES = [
 ]
 LONG = " ".join(f"Sentence {number} speaks of river {number * 7} and of the bridge over it." for number in range(40))
 
+ONNX_RUNTIMES = ("onnxruntime", "openvino, int8 products")  # which of them is the processor's
+
 MakeFolder = Callable[..., Path]
 
 
@@ -44,11 +46,23 @@ def bfloat16() -> Encoder:
     return load_encoder("minilm@torch:bfloat16")
 
 
-@pytest.fixture(scope="session", params=["onnx", "float32", "bfloat16"])
+@pytest.fixture(scope="session")
+def onnxruntime() -> Encoder:
+    """MiniLM on ONNX Runtime."""
+    return load_encoder("minilm@onnx:onnxruntime")
+
+
+@pytest.fixture(scope="session")
+def openvino() -> Encoder:
+    """MiniLM on OpenVINO."""
+    pytest.importorskip("es_ttc.encoders.openvino_graph", reason="OpenVINO is installed for x86-64 on Linux")
+    return load_encoder("minilm@onnx:openvino")
+
+
+@pytest.fixture(scope="session", params=["onnxruntime", "openvino", "float32", "bfloat16"])
 def any_encoder(request: pytest.FixtureRequest) -> Encoder:
-    """MiniLM on every backend and arithmetic."""
-    name = "encoder" if request.param == "onnx" else request.param
-    encoder: Encoder = request.getfixturevalue(name)
+    """MiniLM on every backend, runtime and arithmetic."""
+    encoder: Encoder = request.getfixturevalue(request.param)
     return encoder
 
 

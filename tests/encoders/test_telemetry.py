@@ -1,5 +1,6 @@
 """No library that es-ttc loads reports its use to anyone."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ _SWITCHES = (
     "VLLM_DO_NOT_TRACK",
     "VLLM_NO_USAGE_STATS",
 )
+RUNTIMES = tuple(name for name in ("onnxruntime", "openvino") if importlib.util.find_spec(name))
 _ENCODE = f"""
 import os, socket
 from es_ttc.encoders import load_encoder
@@ -24,7 +26,8 @@ def refuse(*address, **_):
     raise AssertionError(f"a host is looked up: {{address}}")
 
 socket.getaddrinfo = refuse
-load_encoder("minilm@onnx").encode(["a text"])
+for runtime in {RUNTIMES!r}:
+    load_encoder(f"minilm@onnx:{{runtime}}").encode(["a text"])
 print([os.environ.get(name) for name in {_SWITCHES!r}])
 """
 

@@ -149,9 +149,9 @@ def test_indices_that_name_ever_new_encoders_load_no_more_than_a_few(
     loads: list[str] = []
     load_variant = gateway._load_variant
 
-    def counted(identity: EncoderIdentity, name: str, folder: Path) -> Encoder:
+    def counted(threads: int, identity: EncoderIdentity, name: str, folder: Path) -> Encoder:
         loads.append(identity.key)
-        return load_variant(identity, name, folder)
+        return load_variant(threads, identity, name, folder)
 
     monkeypatch.setattr(gateway, "_load_variant", counted)
 

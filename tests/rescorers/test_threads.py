@@ -9,7 +9,7 @@ from es_ttc.rescorers import threads
 
 @pytest.fixture(autouse=True)
 def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "cores", lambda: 4)
+    monkeypatch.setattr(threads, "processor_count", lambda: 4)
     monkeypatch.setattr(threads, "_pool", None)
 
 

@@ -11,7 +11,7 @@ _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
     [
         *("es_ttc.cli.attach", "es_ttc.cli.ingest", "es_ttc.index.attach", "es_ttc.index.ingest"),
-        *("es_ttc.encoders.onnx", "es_ttc.engine.connect", "onnxruntime"),
+        *("es_ttc.encoders.onnx", "es_ttc.engine.connect", "es_ttc.encoders.openvino_graph"),
     ]
 )
 

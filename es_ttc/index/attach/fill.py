@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 from es_ttc.encoders.base import Encoder
@@ -24,7 +25,7 @@ from es_ttc.index.attach.source import (
 )
 from es_ttc.index.attach.target import FeatureVersion, FeatureWrite, Target, WriteKind
 from es_ttc.index.ingest.compose import FieldSpan, compose, content_hash
-from es_ttc.index.ingest.encode import encode_apart, feature_fields, features_apart
+from es_ttc.index.ingest.encode import Composed, EncodedApart, encode_apart, feature_fields, features_apart
 from es_ttc.index.ingest.failures import cause_of
 from es_ttc.index.mappings.attached import FAILED
 from es_ttc.index.mappings.fields import EMPTY, READY
@@ -92,6 +93,9 @@ class _Batch:
     reached: int
 
 
+_Encoding = tuple[_Batch, asyncio.Task[list[FeatureWrite]]]  # a batch that is being encoded
+
+
 @dataclass
 class _FillRun:
     """One fill: its stages, and their common counts."""
@@ -107,6 +111,7 @@ class _FillRun:
     saved: float = 0.0
     started: float = 0.0
     first_round: bool = True
+    turn: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         self.outcome = FillResult(self.source.index)
@@ -138,12 +143,12 @@ class _FillRun:
             self.outcome.total = await count_between(self.engine, self.source, self.reached, settled)
             self._report_progress()
         batches: asyncio.Queue[_Batch | None] = asyncio.Queue(1)
-        items: asyncio.Queue[tuple[_Batch, Sequence[FeatureWrite]] | None] = asyncio.Queue(1)
+        encoding: asyncio.Queue[_Encoding | None] = asyncio.Queue(1)
         try:
             async with asyncio.TaskGroup() as stages:
                 stages.create_task(self._read(settled, batches))
-                stages.create_task(self._encode(batches, items))
-                stages.create_task(self._write(items))
+                stages.create_task(self._encode(stages, batches, encoding))
+                stages.create_task(self._write(encoding))
         except BaseExceptionGroup as group:
             raise cause_of(group) from None
         await self._save()
@@ -197,20 +202,29 @@ class _FillRun:
 
     async def _encode(
         self,
+        stages: asyncio.TaskGroup,
         batches: asyncio.Queue[_Batch | None],
-        items: asyncio.Queue[tuple[_Batch, Sequence[FeatureWrite]] | None],
+        encoding: asyncio.Queue[_Encoding | None],
     ) -> None:
+        """Encode batches, at most two at a time: the features of one are packed while the encoder has the next one."""
         while (batch := await batches.get()) is not None:
-            begun = time.monotonic()
-            encoded = await asyncio.to_thread(encode_items, batch.documents, self.target.spec, self.encoder)
-            if batch.documents:
-                self.outcome.encoder_seconds += time.monotonic() - begun
-            await items.put((batch, encoded))
-        await items.put(None)
+            work = asyncio.to_thread(
+                encode_items, batch.documents, self.target.spec, self.encoder, self._encode_in_turn
+            )
+            await encoding.put((batch, stages.create_task(work)))
+        await encoding.put(None)
 
-    async def _write(self, items: asyncio.Queue[tuple[_Batch, Sequence[FeatureWrite]] | None]) -> None:
-        while (job := await items.get()) is not None:
-            batch, waiting = job
+    def _encode_in_turn(self, composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> EncodedApart:
+        with self.turn:
+            begun = time.monotonic()
+            encoded = encode_apart(composed, spec, encoder)
+            self.outcome.encoder_seconds += time.monotonic() - begun
+        return encoded
+
+    async def _write(self, encoding: asyncio.Queue[_Encoding | None]) -> None:
+        while (job := await encoding.get()) is not None:
+            batch, task = job
+            waiting = await task
             if waiting:
                 await self._write_items(waiting)
             self.reached[batch.shard] = max(batch.reached, self.reached.get(batch.shard, -1))
@@ -296,6 +310,7 @@ def encode_items(
     documents: Sequence[tuple[DocumentVersion, FeatureVersion | None, dict[str, Any]]],
     spec: IndexSpec,
     encoder: Encoder,
+    encode: Callable[[Sequence[Composed], IndexSpec, Encoder], EncodedApart] = encode_apart,
 ) -> list[FeatureWrite]:
     """Return the writes for documents, with the features of those whose text has changed."""
     items: list[FeatureWrite] = []
@@ -312,7 +327,7 @@ def encode_items(
         else:
             changed.append((version, mark, text, spans, digest))
     composed, digests = [(text, spans) for _, _, text, spans, _ in changed], [digest for *_, digest in changed]
-    encoded = features_apart(encode_apart(composed, spec, encoder), composed, digests, spec)
+    encoded = features_apart(encode(composed, spec, encoder), composed, digests, spec)
     for (version, mark, *_), own in zip(changed, encoded, strict=True):
         if isinstance(own, EncoderError):
             items.append(_failure(version, mark, str(own)))

@@ -131,14 +131,12 @@ def _read(composed: Sequence[Composed], spec: IndexSpec) -> list[str]:
     return [blanked(text) if spec.strip_html else text for text, _ in composed]
 
 
-def encode_apart(
-    composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder
-) -> tuple[list[tuple[range, Encoded]], list[tuple[int, EncoderError]]]:
-    """Encode texts; after a failure, split them until the offending text is alone.
+EncodedApart = tuple[Sequence[tuple[range, Encoded]], Sequence[tuple[int, EncoderError]]]
+"""Ranges of positions with their encodings, in order; and positions of texts that cannot be encoded, with reasons."""
 
-    Returns:
-        Ranges of positions with their encodings, in order; and positions of texts that cannot be encoded, with reasons.
-    """
+
+def encode_apart(composed: Sequence[Composed], spec: IndexSpec, encoder: Encoder) -> EncodedApart:
+    """Encode texts; after a failure, split them until the offending text is alone."""
     done: list[tuple[range, Encoded]] = []
     refused: list[tuple[int, EncoderError]] = []
     waiting = [range(len(composed))] if composed else []
@@ -155,7 +153,7 @@ def encode_apart(
 
 
 def features_apart(
-    apart: tuple[Sequence[tuple[range, Encoded]], Sequence[tuple[int, EncoderError]]],
+    apart: EncodedApart,
     composed: Sequence[Composed],
     hashes: Sequence[str],
     spec: IndexSpec,

@@ -16,6 +16,7 @@ from threading import Lock
 from typing import Generic, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 from es_ttc.common.parent_process import end_with_parent
+from es_ttc.common.processors import processor_count
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EncoderError, EncoderMismatch
 from es_ttc.index.ingest.encode import action_lines, encode_apart, features_apart
@@ -182,7 +183,7 @@ def _encode_in_child(idle: SimpleQueue[EncodeProcess], part: Sequence[Prepared])
 
 def _encode_function(layout: PartLayout, processes: EncodeProcesses) -> Callable[[Sequence[Prepared]], EncodedPart]:
     """Return what a child process encodes with."""
-    threads = max(1, (os.cpu_count() or 1) // processes.number)
+    threads = max(1, processor_count() // processes.number)
     os.environ["OMP_NUM_THREADS"] = str(threads)  # torch reads it when it is imported
     encoder = processes.load(threads=threads)
     if encoder.identity.key != layout.spec.encoder.key:

@@ -17,6 +17,7 @@ REPORTED_PACKAGES = (
     "torch",
     "sentence-transformers",
     "onnxruntime",
+    "openvino",
     "bm25s",
     "pystemmer",
     "ir-measures",

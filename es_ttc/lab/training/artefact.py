@@ -22,7 +22,7 @@ from es_ttc.rescorers.tuned import as_json
 CHECKPOINT_FILE = "checkpoint.safetensors"
 MODEL_CARD = "README.md"
 TUNED = "nnn.json"  # file of the parameters of the method `nnn`, in the format of `es-ttc tune`
-PACKAGES = ("es-ttc", "numpy", "torch", "safetensors", "sentence-transformers", "onnxruntime")
+PACKAGES = ("es-ttc", "numpy", "torch", "safetensors", "sentence-transformers", "onnxruntime", "openvino")
 
 
 def write_artefact(

@@ -6,7 +6,6 @@ model hub. Every other name is a model of sentence-transformers.
 
 import asyncio
 import importlib.util
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from es_ttc.common.processors import processor_count
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.packages import MSMARCO_MINILM_MAX_LENGTH, msmarco_minilm_files
 from es_ttc.errors import ConfigurationError
@@ -106,13 +106,13 @@ def _msmarco_minilm(settings: CrossEncoderSettings) -> Scorer:
     folder = msmarco_minilm_files(FileHashes(Settings().cache_dir))
     from tokenizers import Tokenizer
 
-    from es_ttc.encoders.onnx import onnx_session
+    from es_ttc.encoders.onnxruntime_graph import onnx_session
 
     session = onnx_session(folder / "model.onnx")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.enable_truncation(settings.max_length or MSMARCO_MINILM_MAX_LENGTH)
-    pool = ThreadPoolExecutor(min(_BATCH, os.cpu_count() or 1), thread_name_prefix="es-ttc-cross-encoder-run")
+    pool = ThreadPoolExecutor(min(_BATCH, processor_count()), thread_name_prefix="es-ttc-cross-encoder-run")
 
     def score(encoding: Any) -> float:
         rows = {

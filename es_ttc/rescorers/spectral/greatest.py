@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from es_ttc.common.cancellable_calls import current, stop_if_given_up
+from es_ttc.common.processors import processor_count
 from es_ttc.rescorers import compiled
 from es_ttc.rescorers.similarity import EMPTY_DOCUMENT, require_dims
 from es_ttc.rescorers.spectral.aggregation import maximum
 from es_ttc.rescorers.spectral.cosines import NORM_FLOOR, blocks
 from es_ttc.rescorers.spectral.norms import norms_of_scales
 from es_ttc.rescorers.spectral.smoothing import IDENTITY, MEAN, half_spectra, transform_size
-from es_ttc.rescorers.threads import cores, share
+from es_ttc.rescorers.threads import share
 from es_ttc.vectors.rotation import rotate
 from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
@@ -184,6 +185,6 @@ def _short_parts(ends: NDArray[np.int64], part: slice) -> Iterator[slice]:
 def _parts(ends: NDArray[np.int64], components: int) -> list[slice]:
     """Return parts of about the same work each, a few a core, given the sum of tokens up to each document's end."""
     whole = int(ends[-1])
-    number = max(1, min(cores() * _PARTS_A_CORE, whole * components // _LEAST_PART))
+    number = max(1, min(processor_count() * _PARTS_A_CORE, whole * components // _LEAST_PART))
     bounds = [*np.searchsorted(ends, np.arange(number) * (whole / number)).tolist(), len(ends)]
     return [slice(first, last) for first, last in pairwise(bounds) if first < last]

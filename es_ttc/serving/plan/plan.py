@@ -347,8 +347,8 @@ def plan_page(body: Mapping[str, Any], url: Mapping[str, str], item: RescoreItem
     window = item.window or DEFAULT_WINDOW
     if window > max_window:
         raise InvalidRequest(
-            f"Rescore window [{window}] is too large: [window_size] must be at most [{max_window}], the gateway's limit "
-            "(max_window)"
+            f"Rescore window [{window}] is too large: [window_size] must be at most [{max_window}], the gateway's "
+            "limit (max_window)"
         )
     return Page(start, size, window, max(window, start + size) if size else 0)
 

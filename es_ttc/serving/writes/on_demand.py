@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from es_ttc.common.processors import processor_count
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import EngineUnavailable, EsTtcError
 from es_ttc.index.attach.encode_by_id import EncodedDocuments, encode_searched
@@ -16,7 +17,6 @@ from es_ttc.index.attach.feature_locations import encoded_counts
 from es_ttc.index.attach.fill import encode_items
 from es_ttc.index.attach.target import FeatureWrite
 from es_ttc.index.mappings.spec import IndexSpec
-from es_ttc.rescorers.threads import cores
 from es_ttc.serving.features.keys import DocumentId, RoutedId
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.logs import log
@@ -91,10 +91,10 @@ class OnDemandEncoder:
     async def _encode_items(self, documents: Sequence[Any], spec: IndexSpec, encoder: Encoder) -> list[FeatureWrite]:
         """Encode some documents at a time, when no search waits for a thread."""
         items: list[FeatureWrite] = []
-        for start in range(0, len(documents), cores()):
+        for start in range(0, len(documents), processor_count()):
             while self._gateway.scoring.searches_wait or self._gateway.encoding.searches_wait:  # noqa: ASYNC110 - two pools
                 await asyncio.sleep(_WAIT_SECONDS)
-            started, some = time.monotonic(), documents[start : start + cores()]
+            started, some = time.monotonic(), documents[start : start + processor_count()]
             with work_of(_KIND):
                 items += await self._gateway.encoding.run(encode_items, some, spec, encoder)
             self._busy += time.monotonic() - started

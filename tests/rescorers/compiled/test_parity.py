@@ -40,7 +40,7 @@ def both(rescorer: Rescorer[Any], query: Query, window: Window, params: Params) 
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows are split as large ones are."""
     monkeypatch.setattr(greatest, "_LEAST_PART", 1)
-    monkeypatch.setattr(greatest, "cores", lambda: 3)
+    monkeypatch.setattr(greatest, "processor_count", lambda: 3)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
