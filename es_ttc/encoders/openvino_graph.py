@@ -22,7 +22,7 @@ sys.modules.setdefault("openvino.tools.ovc", None)  # type: ignore[arg-type]
 import openvino  # noqa: E402
 from openvino import opset15 as operators  # noqa: E402
 
-_GROUP = 128  # components of an activation that share a scale: 64 is no more accurate, and slower
+_GROUP = 128  # components of an activation that share a scale; 64 is closer by .0003 in cosine, and 5 to 8 % slower
 _GREATEST = 127
 _LONGEST_PADDED = 64  # tokens; every model has so many positions
 
@@ -51,10 +51,11 @@ class OpenVinoGraph(TokenGraph):
         length = feed["input_ids"].shape[1]
         request = self._requests.get()
         try:
-            rows: Float32 = request.infer(_padded(feed, length), share_inputs=True)[self.output][0]
+            output = request.infer(_padded(feed, length), share_inputs=True)[self.output][0]
         finally:
             self._requests.put(request)
-        return rows[:length]
+        rows: Float32 = output[:length].astype(np.float32, copy=False)
+        return rows
 
 
 def _padded(feed: Feed, length: int) -> Feed:
