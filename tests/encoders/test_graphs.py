@@ -76,12 +76,10 @@ def test_a_graph_of_integer_products_stays_on_onnx_runtime(
 
 @pytest.mark.skipif("openvino" not in INSTALLED, reason="OpenVINO is installed for x86-64 on Linux")
 def test_onnx_runtime_has_what_openvino_cannot_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import openvino
-
     monkeypatch.setattr("es_ttc.encoders.graphs.instructions", lambda: {"avx512_vnni"})
 
     def refuse(*arguments: object) -> None:
         raise RuntimeError("an operator is unknown")
 
-    monkeypatch.setattr(openvino.Core, "read_model", refuse)
+    monkeypatch.setattr("es_ttc.encoders.openvino_graph.openvino.Core.read_model", refuse)
     assert shared_graph(path, threads=1).runtime == "onnxruntime"
