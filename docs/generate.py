@@ -414,7 +414,8 @@ def settings_page() -> str:
         NOTICE,
         "A setting is read from, in this order: the command's flag, the `ES_TTC_*` variable, `es-ttc.toml` in the "
         "working folder (same names), the default. Type and default are in brackets; a setting without a type is a "
-        "string. The variable of `request_timeout` is `ES_TTC_REQUEST_TIMEOUT`.\n",
+        "string. The variable of `request_timeout` is `ES_TTC_REQUEST_TIMEOUT`; a variable `ES_TTC_*` that is no "
+        "setting is refused, as a key of the file is.\n",
         "## All commands\n",
         _fields_table(Settings),
         "## The gateway\n",

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -29,6 +30,12 @@ from es_ttc.errors import ConfigurationError
 SideIndexAuth = Literal["caller", "gateway"]
 
 _FILE = "es-ttc.toml"
+_PREFIX = "ES_TTC_"
+_NO_SETTING = re.compile(
+    r"COMPILED|PURE|GOLDEN|(TEST|FUZZ)_.*"  # of es_ttc.rescorers.compiled, of the build and of the tests
+    r"|(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_[A-Z]+(_.*)?)?)"  # Kubernetes sets these for services `es-ttc...`
+)
+"""Variables `ES_TTC_*` that are no settings, without the prefix."""
 _MAX_WORKERS = 4
 
 
@@ -53,7 +60,7 @@ def default_workers() -> int:
 class _Sources(BaseSettings):
     """The sources of settings, in order."""
 
-    model_config = SettingsConfigDict(env_prefix="ES_TTC_", toml_file=_FILE, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, toml_file=_FILE, extra="ignore")
 
     @classmethod
     def settings_customise_sources(
@@ -69,7 +76,15 @@ class _Sources(BaseSettings):
 
 
 class _Environment(EnvSettingsSource):
-    """The variables ``ES_TTC_*``."""
+    """The variables ``ES_TTC_*``; one that is no setting is refused."""
+
+    def __call__(self) -> dict[str, Any]:
+        """Return the values of the settings that have a variable."""
+        for name in os.environ:
+            key = name.upper().removeprefix(_PREFIX)
+            if name.upper() != key and not _NO_SETTING.fullmatch(key):
+                _require_setting(key.lower(), "the environment", name, _variable)
+        return super().__call__()
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         """Decode JSON; a ValueError for any that cannot be read."""
@@ -86,13 +101,22 @@ class _TomlFile(TomlConfigSettingsSource):
 
     def _read_file(self, file_path: Path | Traversable) -> dict[str, Any]:
         data, text = read_toml(Path(str(file_path)))
-        settings = {name for kind in _all_kinds(_Sources) for name in kind.model_fields}
         for key in data:
-            if key not in settings:
-                near = get_close_matches(key, settings, n=1)
-                fix = f"did you mean [{near[0]}]?" if near else "docs/reference/settings.md lists the settings"
-                raise ConfigurationError(f"{file_path}, line {_line_of(key, text)}: there is no setting [{key}]; {fix}")
+            _require_setting(key, f"{file_path}, line {_line_of(key, text)}", key, str)
         return data
+
+
+def _require_setting(key: str, where: str, shown: str, form: Callable[[str], str]) -> None:
+    """Raise an error for a key that is no setting, with the nearest one in the form in which it is written there."""
+    settings = {name for kind in _all_kinds(_Sources) for name in kind.model_fields}
+    if key not in settings:
+        near = get_close_matches(key, settings, n=1)
+        fix = f"did you mean [{form(near[0])}]?" if near else "docs/reference/settings.md lists the settings"
+        raise ConfigurationError(f"{where}: there is no setting [{shown}]; {fix}")
+
+
+def _variable(name: str) -> str:
+    return f"{_PREFIX}{name.upper()}"
 
 
 def _line_of(key: str, text: str) -> int:
@@ -105,7 +129,7 @@ def wrong_setting(error: ValidationError | SettingsError) -> str | None:
     """Return one sentence about a setting that is wrong; None for an error that is not about settings."""
     if isinstance(error, SettingsError):  # its words name the field alone
         name = next(iter(re.findall('field "([^"]+)"', str(error))), "")
-        return f'[{name}] is wrong: ES_TTC_{name.upper()} must be JSON, such as ["a"] for a list'
+        return f'[{name}] is wrong: {_variable(name)} must be JSON, such as ["a"] for a list'
     kinds = {kind.__name__: kind for kind in _all_kinds(_Sources)}
     if error.title not in kinds:
         return None
@@ -115,7 +139,7 @@ def wrong_setting(error: ValidationError | SettingsError) -> str | None:
     field = kinds[error.title].model_fields.get(name)
     secret = field is None or "Secret" in str(field.annotation) or not field.repr
     got = "" if secret else f", got [{first['input']}]"
-    variable = f"ES_TTC_{name.upper()}"
+    variable = _variable(name)
     if (line := _line_in_file(first["loc"], first["input"])) is not None and variable not in os.environ:
         return f"{_FILE}, line {line}: [{name}] is wrong{got}: {problem}; correct the file"
     return f"[{name}] is wrong{got}: {problem}; set it by a flag, by {variable}, or in {_FILE}"

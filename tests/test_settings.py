@@ -69,6 +69,28 @@ def test_a_value_that_cannot_be_sent_is_refused(
     assert said in error
 
 
+def test_a_variable_that_is_no_setting_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable, value in (
+        ("ES_TTC_COMPILED", "false"),
+        ("ES_TTC_SERVICE_HOST", "10.0.0.1"),
+        ("ES_TTC_REDIS_PORT_6379_TCP_ADDR", "10.0.0.1"),
+        ("ES_TTC_GATEWAY_PORT", "tcp://10.0.0.1:9280"),
+    ):
+        monkeypatch.setenv(variable, value)
+    EngineSettings()
+    for variable, fix in (
+        ("ES_TTC_ENCODR", "did you mean [ES_TTC_ENCODER]?"),
+        ("ES_TTC_ZZZ", "docs/reference/settings.md lists the settings"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "mpnet")
+            assert run(["doctor"]) == 1
+        expected = f"es-ttc: the environment: there is no setting [{variable}]; {fix}\n"
+        assert capsys.readouterr().err == expected
+
+
 def test_a_file_is_read_by_every_kind_of_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "es-ttc.toml").write_text("engine = 'http://x:1'\nport = 5\n[rerankers.first]\nkind = 'http'\n")

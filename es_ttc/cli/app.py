@@ -152,7 +152,9 @@ def run(arguments: list[str]) -> int:
     except EsTtcError as error:
         if debug:
             raise
-        return _fail(f"{error}{_NO_ENGINE if _is_unreachable(error) else ''}", 1)
+        from es_ttc.engine.exchange import is_no_engine  # imports the HTTP client
+
+        return _fail(f"{error}{_NO_ENGINE if is_no_engine(error) else ''}", 1)
     except Exception as error:
         if debug:
             raise
@@ -160,15 +162,6 @@ def run(arguments: list[str]) -> int:
             return _fail(problem, 1)
         return _fail(f"unexpected {type(error).__name__}: {error} (run `es-ttc --debug ...` for the traceback)", 1)
     return outcome if isinstance(outcome, int) else 0
-
-
-def _is_unreachable(error: EsTtcError) -> bool:
-    """Return whether the engine returned no response, and not for its certificate."""
-    from es_ttc.engine.exchange import Unreachable  # imports the HTTP client
-    from es_ttc.engine.http import TLS_ERRORS
-
-    cause = error.__cause__
-    return isinstance(cause, Unreachable) and not isinstance(cause.__cause__, TLS_ERRORS)
 
 
 def _fail(sentence: str, status: int) -> int:

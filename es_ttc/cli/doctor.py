@@ -38,6 +38,7 @@ from es_ttc.cli.size_estimates import per_million
 from es_ttc.encoders.base import Encoder, EncoderIdentity
 from es_ttc.encoders.registry import load_encoder
 from es_ttc.engine.connect import connected
+from es_ttc.engine.exchange import is_no_engine
 from es_ttc.engine.node.java import find_java
 from es_ttc.engine.node.parts import DEFAULT_VERSION
 from es_ttc.engine.protocol import Capabilities, Engine
@@ -216,7 +217,8 @@ async def check_engine(settings: EngineSettings, loaded: Encoder | None) -> list
             check = engine_check(client.url, found)
             return [check, *(await _indices(client, loaded) if check.verdict is not Status.MISSING else [])]
     except EsTtcError as error:
-        mend = "es-ttc engine up, or name yours with --engine or ES_TTC_ENGINE"
+        start = "es-ttc engine up, or " if is_no_engine(error) else ""
+        mend = f"{start}name yours with --engine or ES_TTC_ENGINE"
         return [Check("engine", Status.MISSING, str(error), mend)]
 
 

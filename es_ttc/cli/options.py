@@ -42,19 +42,25 @@ class FilterType(JsonObjectType):
     """A query of the engine as JSON, or comparisons such as ``price<=100``, joined by ``and``."""
 
     name = "FILTER"
-    _COMPARISON = re.compile(r"\s*([^<>=\s]+)\s*(<=|>=|<|>|=)\s*(.+?)\s*")
+    _COMPARISON = re.compile(r"\s*([^<>=!\s]+)\s*([<>=!]+)\s*(.+?)\s*")
+    _JOINT = re.compile(r"""\s+and\s+(?=[^<>=!\s"']+\s*[<>=!])(?=(?:[^"]*"[^"]*")*[^"]*$)""", re.IGNORECASE)
     _RANGES = MappingProxyType({"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"})
+    _MEANT = MappingProxyType({"=<": "<=", "=>": ">=", "==": "="})
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the query."""
         if not isinstance(value, str) or value.lstrip().startswith("{"):
             return super().convert(value, param, ctx)
         clauses = []
-        for part in value.split(" and "):
+        for part in self._JOINT.split(value):
             match = self._COMPARISON.fullmatch(part)
             if match is None:
                 self.fail(f"{part!r} is neither a comparison such as price<=100 nor JSON", param, ctx)
             field, operator, text = match.groups()
+            if operator != "=" and operator not in self._RANGES:
+                near = self._MEANT.get(operator)
+                fix = f"did you mean [{near}]?" if near else "take one of [=, <, <=, >, >=], or a query as JSON"
+                self.fail(f"{part!r} has an unknown operator [{operator}]: {fix}", param, ctx)
             try:
                 operand = orjson.loads(text)
             except orjson.JSONDecodeError:

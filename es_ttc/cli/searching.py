@@ -10,7 +10,7 @@ from urllib.parse import quote
 import orjson
 
 from es_ttc.cli.views import ShownHit, ShownRanking, ShownSpan
-from es_ttc.common.validation import nearest
+from es_ttc.common.validation import nearest, shown
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import Indices
@@ -70,21 +70,35 @@ class CliQuery:
 
 
 async def require_compared_fields(target: SearchTarget, query: CliQuery) -> None:
-    """Refuse a filter that compares a field which the index lacks: it would find nothing, without a word."""
+    """Refuse a filter that compares a field which the index lacks, or a field of numbers with something else."""
     clauses: Any = [query.among]
     match query.among:
         case {"bool": {"filter": [*clauses]}}:
             pass
     found = (clause[kind] for clause in clauses for kind in ("match", "range") if kind in (clause or ()))
-    compared = [field for one in found if isinstance(one, Mapping) for field in one]
+    compared = [(field, value) for one in found if isinstance(one, Mapping) for field, value in one.items()]
     if not compared:
         return
     answer = await target.client.request("GET", f"/{quote(target.index)}/_field_caps", params={"fields": "*"})
-    for field in compared:
+    for field, value in compared:
         if field not in answer["fields"]:
             near = nearest(field, [name for name in answer["fields"] if not name.startswith(("_", "ttc."))])
             fix = f": did you mean [{near}]?" if near else ", which --filter compares"
             raise InvalidRequest(f"index [{target.index}] has no field [{field}]{fix}")
+        wrong = [one for one in (value.values() if isinstance(value, Mapping) else [value]) if not _is_number(one)]
+        if wrong and answer["fields"][field].keys() <= _NUMBERS:
+            raise InvalidRequest(
+                f"[{field}] of index [{target.index}] is a number, and --filter compares it with {shown(wrong[0])}: "
+                f"give a number, as in '{field}<=100'"
+            )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 async def search_by_method(target: SearchTarget, query: CliQuery) -> ShownRanking:

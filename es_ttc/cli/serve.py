@@ -21,10 +21,10 @@ from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.encoders.registry import require_known
 from es_ttc.engine.connect import connected
 from es_ttc.engine.versions import EngineVersion, oldest_versions
-from es_ttc.errors import EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.side_index import attached_sources
-from es_ttc.index.mappings.indices import mappings_with_features
+from es_ttc.index.mappings.indices import mappings_with_features, no_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.playground import playground_routes
 from es_ttc.rescorers.learned.model import read_models
@@ -116,10 +116,8 @@ def _warnings(
 ) -> Iterator[str]:
     """Yield what an operator must know of the gateway that begins."""
     if not reachable:
-        yield (
-            f"no engine answers at {engine_url} yet: the gateway answers 503 until it does (start one with `es-ttc "
-            "engine up`)"
-        )
+        fix = "" if engine_url.startswith("https:") else " (start one with `es-ttc engine up`)"
+        yield f"no engine answers at {engine_url} yet: the gateway answers 503 until it does{fix}"
     if settings.aws_sign_callers:
         yield (
             f"callers' requests are signed with the gateway's AWS credentials: whoever reaches {url} has their rights"
@@ -162,6 +160,17 @@ async def searchable(settings: GatewaySettings) -> tuple[dict[str, IndexSpec], d
             for name, spec in found.items():
                 unread[name] = unread_languages(await sample_documents(engine, name), spec.text_fields, spec.encoder)
     return found, unread
+
+
+async def _require_index(settings: GatewaySettings, index: str) -> None:
+    """Refuse a name of no index, as far as the settings' own credentials show."""
+    with suppress(EngineUnavailable, TimeoutError):
+        async with asyncio.timeout(_LOOK_SECONDS), connected(settings) as engine:
+            try:
+                await engine.mapping(index)
+            except EngineError as error:
+                if error.upstream_status == 404:
+                    raise no_index(engine, index) from None
 
 
 def page_address(url: str, index: str = "") -> str:
@@ -230,6 +239,8 @@ def ui(
         require_known(name)
     with bind(settings) as listening:
         engine_url, reachable, _ = asyncio.run(look(settings))
+        if reachable and index:
+            asyncio.run(_require_index(settings, index))
         page = page_address(address_of(listening, tls=settings.tls_cert is not None), index)
         click.echo(f"{page}\nengine at {engine_url}; Ctrl-C stops it")
         if not reachable:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from es_ttc.common.validation import nearest
 from es_ttc.errors import ConfigurationError
 
 _COMMON = ("*.json", "*.txt", "*.model", "artifact.metadata")
@@ -72,9 +71,7 @@ def _repository(name: str) -> str:
 
 
 def _what(name: str, short_names: Sequence[str]) -> str:
-    near = nearest(name, short_names)
-    meant = f" (did you mean [{near}]?)" if near else ""
-    return f"encoder [{name}]{meant} is no short name ({', '.join(short_names)}), no folder"
+    return f"encoder [{name}] is no short name ({', '.join(short_names)}), no folder"
 
 
 def _download(repository: str, patterns: Sequence[str]) -> Path:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
+from es_ttc.common.validation import nearest
 from es_ttc.encoders import adapters, fetched, hub, packages, trained
 from es_ttc.encoders.base import TOKENS_FROM, Encoder
 from es_ttc.encoders.hashing import ADAPTER_CONFIG, FileHashes, revision
@@ -152,7 +153,7 @@ def require_known(name: str) -> None:
     """Raise an error for an encoder that certainly cannot be loaded here, before anything is loaded or downloaded."""
     for part in name.split(TOKENS_FROM):
         model = parse_name(part).model
-        elsewhere = named(model) is None and not Path(model).expanduser().is_dir()
+        elsewhere = _described(model) is None and not Path(model).expanduser().is_dir()
         if elsewhere and importlib.util.find_spec("huggingface_hub") is not None:
             hub.require_on_hub(model, SHORT_NAMES)
 
@@ -248,8 +249,20 @@ def _default_backend(model: str) -> Backend:
     return "torch"
 
 
+def _described(model: str) -> ModelDescription | None:
+    """Return the description of a named model, None for others; raise an error for a short name that is misspelt."""
+    description = named(model)
+    near = None if description or "/" in model or Path(model).expanduser().is_dir() else nearest(model, SHORT_NAMES)
+    if near is not None:
+        raise ConfigurationError(
+            f"encoder [{model}] is no short name and no folder: did you mean [{near}]? (sentence-transformers/{model} "
+            "names a model of the hub)"
+        )
+    return description
+
+
 def _files(model: str, backend: Backend, cache_dir: Path) -> ModelFiles:
-    encoder = named(model)
+    encoder = _described(model)
     if encoder is not None and backend not in encoder.extras:
         present = " and ".join(f"@{each}" for each in encoder.extras)
         raise ConfigurationError(f"encoder [{model}@{backend}]: {encoder.short} has files for {present} only")

@@ -9,7 +9,7 @@ import aiohttp
 import stamina
 
 from es_ttc.engine.http import TLS_ERRORS
-from es_ttc.errors import EngineError, EngineUnavailable
+from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError
 
 BUSY = frozenset({429, 502, 503, 504})
 ATTEMPTS = 4
@@ -48,6 +48,15 @@ class Unreachable(Exception):
         super().__init__(reason)
         self.may_repeat = may_repeat
         self.unsent = unsent
+
+
+def is_no_engine(error: EsTtcError) -> bool:
+    """Return whether an error says that no engine answers, and not that its certificate is not accepted."""
+    cause: BaseException | None = error.__cause__
+    unreachable = isinstance(cause, Unreachable)
+    while cause is not None and not isinstance(cause, TLS_ERRORS):
+        cause = cause.__cause__ or cause.__context__  # the clients' own errors stand between
+    return unreachable and cause is None
 
 
 def why_unconnected(error: object) -> str:

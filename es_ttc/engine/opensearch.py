@@ -49,6 +49,9 @@ def _connection_class(seconds: float) -> type[opensearchpy.AIOHttpConnection]:
                 connector=NodeConnector(seconds, limit=self._limit, ssl=self._ssl_context or False),
             )
 
+        def _raise_warnings(self, warning_headers: Any) -> None:
+            """Print none of the engine's warnings: they are about requests that the user did not write."""
+
     return Connection
 
 

@@ -43,5 +43,8 @@ def configure_logs(level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for client in ("elastic_transport", "opensearch"):  # a line for each request of the command's own
-        logging.getLogger(client).setLevel(max(level, logging.WARNING))
+    for client in (
+        "elastic_transport",
+        "opensearch",
+    ):  # the command reports its requests' errors
+        logging.getLogger(client).setLevel(max(level, logging.ERROR))

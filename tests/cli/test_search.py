@@ -148,8 +148,14 @@ class TestThroughTheGateway:
             assert ranking.hits
             assert set(ranking.ranks()) <= set(wanted)
 
-    def test_a_filter_on_a_field_that_is_not_there_is_refused(self, filled: Filled) -> None:
-        for text, fix in (("txet=a", "did you mean \\[text\\]"), ("year>1 and text=a", "no field \\[year\\]")):
+    def test_a_filter_that_can_match_nothing_is_refused(self, filled: Filled) -> None:
+        price = {"properties": {"price": {"type": "float"}}}
+        self.run(filled, lambda target: target.client.request("PUT", f"/{target.index}/_mapping", body=price))
+        for text, fix in (
+            ("txet=a", "did you mean \\[text\\]"),
+            ("year>1 and text=a", "no field \\[year\\]"),
+            ("price<=cheap", "compares it with \"cheap\": give a number, as in 'price<=100'"),
+        ):
             asked = CliQuery("paper", "bm25", among=FilterType("").convert(text, None, None))
             with pytest.raises(InvalidRequest, match=fix):
                 self.run(filled, lambda target, asked=asked: require_compared_fields(target, asked))
@@ -201,6 +207,11 @@ def test_the_command_brings_its_own_gateway(filled: Filled) -> None:
             "year > 2020 and open=true",
             {"bool": {"filter": [{"range": {"year": {"gt": 2020}}}, {"match": {"open": True}}]}},
         ),
+        ("title=war and peace", {"match": {"title": "war and peace"}}),
+        (
+            'title="x and y=z" AND year>=2020-01-01',
+            {"bool": {"filter": [{"match": {"title": "x and y=z"}}, {"range": {"year": {"gte": "2020-01-01"}}}]}},
+        ),
         ('{"term": {"a": 1}}', {"term": {"a": 1}}),
     ],
 )
@@ -208,6 +219,15 @@ def test_filters_are_comparisons_or_queries(text: str, query: dict[str, Any]) ->
     assert FilterType("").convert(text, None, None) == query
 
 
-def test_a_malformed_filter_is_refused() -> None:
-    with pytest.raises(click.BadParameter, match="neither a comparison"):
-        FilterType("").convert("price", None, None)
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("price", "neither a comparison"),
+        ("price =< 10", r"unknown operator \[=<\]: did you mean \[<=\]"),
+        ("price<9 and size=>10", r"'size=>10' .* did you mean \[>=\]"),
+        ("price!=10", r"unknown operator \[!=\]: take one of"),
+    ],
+)
+def test_a_malformed_filter_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(click.BadParameter, match=problem):
+        FilterType("").convert(text, None, None)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from es_ttc.cli.app import run
 from tests.serving.client import Reply, call
 from tests.serving.relay import Passed, relay
 
@@ -85,11 +86,17 @@ def test_serve_starts_without_an_engine_and_says_so() -> None:
 
 def test_an_encoder_that_does_not_exist_is_one_sentence() -> None:
     command = [sys.executable, "-m", "es_ttc", "serve", "--port", "0", "--encoder", "minilmm"]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith("es-ttc: encoder [minilmm] (did you mean [minilm]?) is no short name")
+    assert done.stderr.startswith("es-ttc: encoder [minilmm] is no short name and no folder: did you mean [minilm]?")
+
+
+def test_the_page_of_an_index_that_does_not_exist_is_refused(
+    opensearch_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["ui", "nosuch", "--no-browser", "--engine", opensearch_url]) == 1
+    assert capsys.readouterr().err.startswith("es-ttc: there is no index [nosuch] in the engine at ")
 
 
 def test_a_taken_port_is_one_sentence() -> None:

@@ -6,6 +6,7 @@ A small real server stands for the engine: real ones cannot be made to fail on d
 import asyncio
 import socket
 import ssl
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from pydantic import SecretStr
 
 from es_ttc.engine.connect import connect, connected, engine_info
 from es_ttc.engine.elasticsearch import ElasticsearchEngine
-from es_ttc.engine.exchange import ATTEMPTS
+from es_ttc.engine.exchange import ATTEMPTS, is_no_engine
 from es_ttc.engine.opensearch import OpenSearchEngine
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable
@@ -272,11 +273,21 @@ async def test_certificates_are_checked(adapter: type[Engine], certificate: Path
         async with opened(adapter, url, verify_certs=False) as engine:
             assert await engine.count("index") == 1
         async with opened(adapter, url) as engine:
-            with pytest.raises(EngineUnavailable, match="ES_TTC_CA_CERTS"):
+            with pytest.raises(EngineUnavailable, match="ES_TTC_CA_CERTS") as refused:
                 await engine.count("index")
+            assert not is_no_engine(refused.value)
         with pytest.raises(EngineUnavailable, match=r"ES_TTC_CA_CERTS"):
             await engine_info(EngineSettings(engine=url))
     assert len(server.requests) == 2
+
+
+async def test_warnings_of_the_engine_are_not_printed(adapter: type[Engine]) -> None:
+    header = {"X-Elastic-Product": "Elasticsearch", "Warning": '299 OpenSearch-3.5.0 "accesses system indices"'}
+    server = Server(lambda: web.json_response({"count": 1}, headers=header))
+    async with server.running() as url, opened(adapter, url) as engine:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert await engine.count("index") == 1
 
 
 async def test_a_part_of_the_shards_is_no_count_and_no_scan() -> None:

@@ -29,9 +29,8 @@ UNREADABLE = [
     FILTERED.replace(b'"filter":{"match_all"', b'"fil\\u0074er":{"match_all"'),
     b'{"size":2,"size":50,"query":{"match":{"text":"a: b, {c: d} \\": e"}},%b}' % RESCORE,
     b'{"size":2,%b,%b}' % (RESCORE, RESCORE),
-    b'{"size":2,%b,}' % RESCORE,
     b'{"size":2,/* all */%b}' % RESCORE,
-    b'{"size":2,%b} {}' % RESCORE,
+    b'{"size":2,"query":{"match":{"text":"ttc"}},}',
     b'{"size":2,"min_score":NaN,%b}' % RESCORE,
     b'{"size":2,"min_score":1e999,%b}' % RESCORE,
     (b'{"size":2,%b}' % RESCORE).decode().encode("utf-16"),
@@ -52,11 +51,31 @@ def as_of(reply: Reply) -> tuple[int, Any]:
 @pytest.mark.parametrize(
     ("api", "raw"), [*(("_search", raw) for raw in UNREADABLE), *(("_msearch", raw) for raw in UNREADABLE_LINES)]
 )
-def test_invalid_json_is_answered_by_the_engine(stack: SearchStack, api: str, raw: bytes) -> None:
+def test_a_body_that_only_the_engine_can_read_is_answered_by_it(stack: SearchStack, api: str, raw: bytes) -> None:
     path, kind = f"/{stack.index}/{api}", JSON if api == "_search" else NDJSON
     direct = call(stack.engine, "POST", path, raw, kind)
     assert direct.status == 400
     assert as_of(call(stack.gateway, "POST", path, raw, kind)) == as_of(direct)
+
+
+@pytest.mark.parametrize(
+    ("end", "offset", "problem"),
+    [
+        (b"} {}", 3, 'at "{}": extra data'),
+        (b"}}", 2, 'at "}": extra data'),
+        (b",size:2}", 2, 'at "size:2}": expecting property name'),
+        (b' "size":2}', 2, 'at "\\"size\\":2}": expecting \',\' delimiter'),
+    ],
+)
+def test_a_section_in_a_body_that_is_no_json_is_an_error_that_says_where(
+    stack: SearchStack, end: bytes, offset: int, problem: str
+) -> None:
+    raw = b'{"from":0,\n%b%b' % (RESCORE, end)
+    reply = call(stack.gateway, "POST", f"/{stack.index}/_search", raw, JSON)
+    assert reply.status == 400
+    assert reply.reason.startswith(f"the body is no JSON: line 2, column {len(RESCORE) + offset}, {problem}")
+    yaml = {"content-type": "application/yaml"}
+    assert b"no JSON" not in call(stack.gateway, "POST", f"/{stack.index}/_search", raw, yaml).body
 
 
 @pytest.mark.parametrize("missing", [1, 3, 4, 20])

@@ -9,10 +9,18 @@ from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from es_ttc.common.caches import ExpiringCache
+from es_ttc.common.validation import shown
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, CallerKeys
-from es_ttc.serving.http.limits import SECTION_BYTES, admits_items, decoded_search, decompressed, may_have_section
+from es_ttc.serving.http.limits import (
+    SECTION_BYTES,
+    admits_items,
+    decoded_search,
+    decompressed,
+    may_have_section,
+    names_section,
+)
 from es_ttc.serving.http.raw_request import MAX_BODY, RawRequest
 from es_ttc.serving.pool import Offload
 from es_ttc.serving.request.body import FoundClause
@@ -27,6 +35,7 @@ _TEMPLATE = b"/template"
 _MAX_REMEMBERED = 10_000
 _REMEMBERED_SECONDS = 600.0
 _UNKNOWN_SIZE = 2**20
+_SHOWN = 20  # characters of a body after an error of its syntax
 _IN_HEADER = (
     "allow_no_indices", "allow_partial_search_results", "ccs_minimize_roundtrips", "expand_wildcards",
     "ignore_unavailable", "preference", "routing", "search_type",
@@ -172,9 +181,14 @@ class SearchRequest:
             return item.header
         return jsonio.dumps({name: value for name, value in self.params.url.items() if name in _IN_HEADER})
 
+    @property
+    def is_yaml(self) -> bool:
+        """Whether the caller marks the body as YAML."""
+        return self.incoming.header(b"content-type").partition(";")[0].strip().lower().endswith("yaml")
+
     def require_json(self) -> None:
         """Raise an error if the caller sends or accepts no JSON."""
-        if self.incoming.header(b"content-type").partition(";")[0].strip().lower().endswith("yaml"):
+        if self.is_yaml:
             raise InvalidRequest("a search with a [ttc] section is sent in JSON only: mark it as application/json")
         asked = self.params.url.get("format", "json").lower()
         accepted = [part.partition(";")[0].strip().lower() for part in self.incoming.header(b"accept").split(",")]
@@ -227,11 +241,11 @@ class RequestReader:
             items = [SearchItem(header, line, path) for header, line in lines]
         if not request.is_template:
             for item in items:
-                self._decode(item)
+                self._decode(item, is_yaml=request.is_yaml)
         return items
 
-    def _decode(self, item: SearchItem) -> None:
-        """Decode a body that may contain a section; the engine returns the error of an invalid one."""
+    def _decode(self, item: SearchItem, *, is_yaml: bool) -> None:
+        """Decode a body that may contain a section; the engine answers one that only it can read."""
         if not may_be_ours(item.line):
             return
         try:
@@ -239,20 +253,28 @@ class RequestReader:
         except InvalidRequest as error:
             item.error = error
         except JSONDecodeError as error:
-            item.error = _cut_off(error)
+            item.error = None if is_yaml else _syntax_error(error, item.line)
         except ValueError:
             return
         else:
             item.body = body if isinstance(body, dict) else None
 
 
-def _cut_off(error: JSONDecodeError) -> InvalidRequest | None:
-    """Return the error of a body that ends too early, of which engines say that they do not know [ttc]."""
+def _syntax_error(error: JSONDecodeError, raw: bytes) -> InvalidRequest | None:
+    """Return the error of a body that is no JSON, of which engines say that they do not know [ttc].
+
+    None for a body without a section, and for one with comments, which the engines ignore.
+    """
     text = error.doc.rstrip()
-    if error.pos < len(text) and not error.msg.startswith("Unterminated string"):
+    if error.pos >= len(text) or error.msg.startswith("Unterminated string"):
+        line, column = text.count("\n") + 1, len(text) - text.rfind("\n") - 1
+        return InvalidRequest(f"the body is no JSON: it ends at line {line}, column {column}, before its last bracket")
+    if not names_section(raw) or text[error.pos] == "/":
         return None
-    line, column = text.count("\n") + 1, len(text) - text.rfind("\n") - 1
-    return InvalidRequest(f"the body is no JSON: it ends at line {line}, column {column}, before its last bracket")
+    return InvalidRequest(
+        f"the body is no JSON: line {error.lineno}, column {error.colno}, at {shown(text[error.pos :][:_SHOWN])}: "
+        f"{error.msg[:1].lower()}{error.msg[1:]}"
+    )
 
 
 def may_be_ours(text: bytes) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from es_ttc.common.validation import shown, validated
+from es_ttc.common.validation import nearest, shown, validated
 from es_ttc.errors import InvalidRequest
 from es_ttc.serving.http.limits import check_query, check_section
 
@@ -21,6 +21,10 @@ MAX_PASSAGES = 10
 OF_RELEVANCE = ("relevance", "min_relevance")
 OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages", *OF_RELEVANCE)
 """Keys that are valid in `rescore` only."""
+_OF_WINDOW = '{"rescore": {"window_size": 50, "ttc": {}}}'
+_OF_BODY = '{"query": {"match": {"title": "bees"}}, "from": 0, "size": 10, "rescore": {"ttc": {}}}'
+_OUTSIDE = dict.fromkeys(("from", "size", "query", "rescore", "sort"), _OF_BODY) | {"window_size": _OF_WINDOW}
+"""Keys of a search that belong beside or above a section, with an example."""
 MAP = "map"
 """The value of `detail` that asks for the cosines of every token."""
 
@@ -174,11 +178,24 @@ def parse_section(data: Any, *, default_method: str | None = None, model: type[S
     check_section(data)
     if default_method is not None:
         data = {"method": default_method, **data}
+    _check_keys(data, model)
     section = validated(model, data, model.place)
     if section.query_text is not None and section.query_texts is not None:
         raise InvalidRequest(f"[{model.place}] takes [query_text] or [query_texts], not both")
     check_query(section.query_texts or (section.query_text or "",))
     return section
+
+
+def _check_keys(data: dict[str, Any], model: type[Section]) -> None:
+    """Refuse keys of a search that belong outside a section."""
+    for key, value in data.items():
+        is_text = key == "query" and isinstance(value, str)  # [query_text] is meant
+        known = {*model.model_fields, *_OUTSIDE}
+        outside = None if key in model.model_fields or is_text else nearest(key, known)
+        if outside is not None and outside in _OUTSIDE:
+            raise InvalidRequest(
+                f"[{model.place}] unknown field [{key}], [{outside}] belongs outside [{KEY}]: {_OUTSIDE[outside]}"
+            )
 
 
 def require_clause(section: Section, hook: str, instead: Callable[[str], str]) -> None:

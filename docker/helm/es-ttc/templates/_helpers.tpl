@@ -28,6 +28,7 @@ helm.sh/chart: {{ (index . 0).Chart.Name }}-{{ (index . 0).Chart.Version }}
 {{- define "es-ttc.pod" -}}
 serviceAccountName: {{ include "es-ttc.serviceAccount" . }}
 automountServiceAccountToken: false
+enableServiceLinks: false
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
