@@ -116,7 +116,7 @@ class Readiness(BaseModel):
     unranked: dict[str, str] = Field(
         default_factory=dict,
         description="Indices, side indices too, that could not be ranked when the gateway started, because it lacks "
-        "the encoder that they were encoded by, and that encoder. Not shown without the `admin_token`, if there is one.",
+        "the encoder that they were encoded by; and that encoder. Only with the `admin_token`, if there is one.",
     )
 
 
