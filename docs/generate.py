@@ -316,7 +316,8 @@ def section_page() -> str:
         f"```json\n{query}\n```\n",
         _fields_table(Section),
         "A malformed section (an unknown key or name, a wrong type, a value out of range) is a 400 in the engine's own "
-        "error form that names the key and the nearest valid key.\n",
+        "error form that names the key and the nearest valid key. A body "
+        "with a section that is no JSON is a 400 that names the line and the column.\n",
         "If anything else is missing or fails (features, an encoder, a text, a calibration, a model that answers, "
         "time), the response is the engine's own ranking, with `ttc.applied: false`, the reason in `ttc.reason` and "
         "the header `x-ttc-applied: false`. `on_error: fail` returns an error instead.\n",

@@ -1,11 +1,13 @@
 """`es-ttc attach`, `fill` and `detach`: features for an existing index."""
 
 import asyncio
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
+import aiohttp
 import click
 from rich.console import Group
 from rich.table import Table
@@ -33,7 +35,9 @@ from es_ttc.cli.evaluating import stages
 from es_ttc.cli.model_options import command
 from es_ttc.cli.options import StripHtml, check_storage, explicit_options, feature_options, with_storage
 from es_ttc.cli.size_estimates import described_storage, size_sentence, size_table
-from es_ttc.encoders.base import Encoder, EncoderIdentity
+from es_ttc.encoders.base import TOKENS_FROM, Encoder, EncoderIdentity, loadable_name
+from es_ttc.encoders.models import ModelDescription, named
+from es_ttc.encoders.registry import parse_name
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine, delete_if_there
 from es_ttc.enrichment.jobs.following import forget
@@ -59,10 +63,12 @@ from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, refuse_in_index_features
 from es_ttc.lab.judging.store import JUDGEMENTS_INDEX, SIGNALS_INDEX
 from es_ttc.reranking.index_graph import delete_graphs
-from es_ttc.settings import Settings
+from es_ttc.serving.admin.endpoint import TOKEN_HEADER
+from es_ttc.settings import GatewaySettings, Settings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
 
 _WATCH_SECONDS = 5.0
+_GATEWAY_SECONDS = 1.0
 _READ = 20  # documents that are read for an estimate of sizes
 
 
@@ -266,6 +272,7 @@ async def _attach(engine: Engine, request: _Request) -> list[FillResult]:
     plan = await _planned(engine, request)
     for index, each in (await _estimates(engine, plan)).items():
         click.echo(f"[{index}]: {each.sentence} (estimated)", err=True)
+    await _tell_of_gateway(plan.encoder)
     with _reporting() as report:
         return [await attach_beside(engine, each, plan.spec, plan.encoder, report=report) for each in plan.sources]
 
@@ -273,7 +280,40 @@ async def _attach(engine: Engine, request: _Request) -> list[FillResult]:
 async def _attach_on_demand(engine: Engine, request: _Request) -> dict[str, str]:
     """Return the side index of each index."""
     plan = await _planned(engine, request)
+    await _tell_of_gateway(plan.encoder)
     return {source.index: await attach_on_demand(engine, source, plan.spec) for source in plan.sources}
+
+
+async def _tell_of_gateway(encoder: Encoder) -> None:
+    """Print that a running gateway lacks an encoder, if it does."""
+    if lacking := await encoder_lacking(encoder.identity):
+        click.echo(f"es-ttc: {lacking}", err=True)
+
+
+async def encoder_lacking(encoder: EncoderIdentity, **flags: Any) -> str:
+    """Return a sentence if a gateway at the address of the settings certainly lacks an encoder, else ""."""
+    try:
+        settings = GatewaySettings(**flags)  # wrong ones are no reason not to attach
+        url, token = f"http://{settings.host}:{settings.port}", settings.admin_token
+        headers = {} if token is None else {TOKEN_HEADER.decode(): token.get_secret_value()}
+        timeout = aiohttp.ClientTimeout(total=_GATEWAY_SECONDS)
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"{url}/_ttc/", headers=headers) as answer,
+        ):
+            names: list[str] = (await answer.json())["encoders"]
+    except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError):
+        return ""  # no gateway, or none that tells
+    served, wanted = [_models(name) for name in names], loadable_name(encoder.key)
+    if _models(wanted) in served or any(None in models for models in served):  # a folder may hold any model
+        return ""
+    options = " ".join(f"--encoder {shlex.quote(name)}" for name in (*names, wanted))
+    return f"the gateway at {url} lacks the encoder [{wanted}]: start it again with `es-ttc serve {options}`"
+
+
+def _models(name: str) -> list[ModelDescription | None]:
+    """Return the models with short names in an encoder's name, None for others."""
+    return [named(parse_name(part).model) for part in name.split(TOKENS_FROM)]
 
 
 async def _estimates(engine: Engine, plan: _Plan, *, in_table: bool = False) -> dict[str, _Estimate]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from urllib.parse import urlencode
@@ -35,6 +35,8 @@ class WarmUp:
         self._encoders = encoders
         self._engine = engine
         self._done = False
+        self.unranked: dict[str, str] = {}
+        """The keys of encoders that this gateway lacks, by the index that was encoded by it."""
 
     @property
     def done(self) -> bool:
@@ -46,11 +48,12 @@ class WarmUp:
         if not self._encoders.ready:
             return
         with suppress(EngineUnavailable):
-            for key, index in islice((await self._written_with()).items(), _MAX_ENCODERS):
+            for key, indices in islice((await self._written_with()).items(), _MAX_ENCODERS):
                 try:
-                    await self._encode_first(await self._encoders.serving(key, index))
+                    await self._encode_first(await self._encoders.serving(key, indices[0]))
                 except EsTtcError as error:  # this gateway does not have it
-                    log.warning("index cannot be rescored", index=index, problem=str(error))
+                    log.warning("index cannot be rescored", index=indices[0], problem=str(error))
+                    self.unranked |= dict.fromkeys(indices, key)
             self._done = True
             settle_garbage()
 
@@ -91,8 +94,8 @@ class WarmUp:
         except EsTtcError as error:  # searches say so again
             log.warning("encoder does not work", identity=encoder.identity.key, problem=str(error))
 
-    async def _written_with(self) -> Mapping[str, str]:
-        """Return the keys of the encoders in the mappings, each with an index that names it."""
+    async def _written_with(self) -> Mapping[str, Sequence[str]]:
+        """Return the keys of the encoders in the mappings, each with the indices that name it."""
         upstream = self._engine.upstream
         await upstream.version(upstream.service_headers())
         engine = self._engine.as_gateway()
@@ -103,11 +106,11 @@ class WarmUp:
         except EngineError as error:
             log.info("encoders of indices are loaded when they are first searched", problem=str(error))
             return {}
-        keys: dict[str, str] = {}
+        keys: dict[str, list[str]] = {}
         for index, mapping in mappings.items():
             with suppress(LookupError, TypeError, ValueError):  # not written by es-ttc, or by a newer one
                 identity = EncoderIdentity.from_dict(mapping["mappings"]["_meta"][ROOT]["encoder"])
-                keys.setdefault(identity.key, index)
+                keys.setdefault(identity.key, []).append(index)
         return keys
 
 

@@ -9,12 +9,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from es_ttc.cli.app import run
+from es_ttc.cli.attach import encoder_lacking
+from es_ttc.encoders import EncoderIdentity
+from tests.cli.conftest import Filled
 from tests.serving.client import Reply, call
 from tests.serving.relay import Passed, relay
 
@@ -97,6 +101,19 @@ def test_the_page_of_an_index_that_does_not_exist_is_refused(
 ) -> None:
     assert run(["ui", "nosuch", "--no-browser", "--engine", opensearch_url]) == 1
     assert capsys.readouterr().err.startswith("es-ttc: there is no index [nosuch] in the engine at ")
+
+
+@pytest.mark.engine
+async def test_attach_is_told_what_encoder_a_running_gateway_lacks(filled: Filled) -> None:
+    host, _, port = filled.gateway.removeprefix("http://").partition(":")
+    address: dict[str, Any] = {"host": host, "port": int(port)}
+    minilm = EncoderIdentity("all-MiniLM-L6-v2", "0123456789ab", 384, 256)
+    assert await encoder_lacking(minilm, **address) == ""
+    sentence = await encoder_lacking(replace(minilm, model="all-mpnet-base-v2"), **address)
+    assert (
+        "lacks the encoder [mpnet]: start it again with `es-ttc serve --encoder minilm@onnx --encoder mpnet`"
+        in sentence
+    )
 
 
 def test_a_taken_port_is_one_sentence() -> None:

@@ -192,7 +192,7 @@ def test_containers_are_started_with_commands_and_settings_that_there_are(
                 monkeypatch.setenv(variable["name"], variable["value"])
         settings = GatewaySettings()
         given = {variable["name"] for variable in container["env"]}
-        if "ES_TTC_RERANK_MODELS" in given:
+        if "ES_TTC_MODEL_NAMES" in given:
             assert ("ES_TTC_MODEL_TOKEN" in given) == (name == "serve")  # callers send it to gateways
             assert settings.model_names == {"rerank-v3.5": "spectral"}
             assert settings.allowed_origins == ("https://one.example.org", "https://two.example.org")

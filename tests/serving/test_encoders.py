@@ -16,6 +16,7 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.hashing import FileHashes
 from es_ttc.encoders.packages import minilm, minilm_for_torch
 from es_ttc.errors import EncoderMismatch
+from es_ttc.index.mappings.spec import ROOT
 from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.features.encoding import Encoders
 from es_ttc.serving.http.upstream import Upstream
@@ -83,6 +84,9 @@ def test_gateway_is_ready_when_encoders_of_indices_are_loaded(
     monkeypatch.setattr("es_ttc.serving.warm_up._MAX_ENCODERS", 1000)  # other tests may have indices on this node
     cut = load_encoder("minilm@onnx", dims=96)
     make_index(stack.engine, index_name, cut)
+    foreign = f"{index_name}-foreign"
+    mapping = {"mappings": {"_meta": {ROOT: {"encoder": IDENTITY.as_dict()}}}}
+    assert call(stack.engine, "PUT", f"/{foreign}", mapping).status == 200
     settings = GatewaySettings(engine=stack.engine, port=0, encoder="minilm@onnx")
     upstream = Upstream(settings)
     loaded: list[str] = []
@@ -91,7 +95,7 @@ def test_gateway_is_ready_when_encoders_of_indices_are_loaded(
         loaded.append(identity.key)
         return load_encoder("minilm@onnx", dims=identity.dims, max_length=identity.max_length)
 
-    async def warm() -> tuple[bool, bool, bool]:
+    async def warm() -> tuple[bool, bool, bool, str | None]:
         pool = BoundedPool("encoding", threads=1, queue=8)
         encoders = Encoders((settings.encoder,), settings.cache_dir, lambda _name, _folder: encoder, variant, pool)
         warm_up = WarmUp(encoders, EngineClient(upstream))
@@ -100,10 +104,14 @@ def test_gateway_is_ready_when_encoders_of_indices_are_loaded(
             before = warm_up.done
             await warm_up.run()
         pool.close()
-        return before, warm_up.done, encoders.has(cut.identity.key)
+        return before, warm_up.done, encoders.has(cut.identity.key), warm_up.unranked.get(foreign)
 
-    assert asyncio.run(warm()) == (False, True, True)
+    assert asyncio.run(warm()) == (False, True, True, IDENTITY.key)
     assert cut.identity.key in loaded
+    with gateway_to(stack.engine, encoder, encoder="minilm@onnx", admin_token="secret") as gateway:
+        assert "unranked" not in call(gateway, "GET", "/_ttc/ready").json()
+        ready = call(gateway, "GET", "/_ttc/ready", headers={"authorization": "Bearer secret"}).json()
+    assert ready["unranked"][foreign] == IDENTITY.key
 
 
 def test_gateway_waits_for_an_engine_that_does_not_answer_yet(encoder: Encoder) -> None:

@@ -244,7 +244,8 @@ def test_gateway_pages_are_served(stack: SearchStack) -> None:
     version = call(stack.engine, "GET", "/").json()["version"]["number"]
     assert info["engine"] == {"product": stack.product, "version": version, "supported": True}  # not its address
     assert "spectral" in info["methods"]
-    assert call(stack.gateway, "GET", "/_ttc/ready").json() == {"ready": True, "engine": True, "encoder": True}
+    ready = call(stack.gateway, "GET", "/_ttc/ready").json()
+    assert ready.items() >= {"ready": True, "engine": True, "encoder": True}.items()
     metrics = call(stack.gateway, "GET", "/_ttc/metrics")
     assert metrics.headers["content-type"].startswith("text/plain")
     for name in (b"es_ttc_requests_total", b"TYPE es_ttc_stage_seconds histogram", b"es_ttc_feature_cache_bytes"):

@@ -20,7 +20,7 @@ from es_ttc.errors import EngineUnavailable
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import compiled, registry
 from es_ttc.rewriters import registry as rewriters
-from es_ttc.serving.admin.endpoint import TOKEN_HEADER, json_response
+from es_ttc.serving.admin.endpoint import TOKEN_HEADER, carries, json_response
 from es_ttc.serving.admin.explain import Explaining, ExplainRequest, Explanation
 from es_ttc.serving.admin.jobs import CHANGES, JobsApi
 from es_ttc.serving.admin.models import EmbeddingsRequest, ModelServer, RerankRequest, TextsRequest
@@ -124,6 +124,11 @@ class Readiness(BaseModel):
     ready: bool = Field(description="Whether all of it is.")
     engine: bool = Field(description="Whether the engine answers.")
     encoder: bool = Field(description="Whether an encoder is loaded.")
+    unranked: dict[str, str] = Field(
+        default_factory=dict,
+        description="Indices, side indices too, that could not be ranked when the gateway started, because it lacks "
+        "the encoder that they were encoded by; and that encoder. Only with the `admin_token`, if there is one.",
+    )
 
 
 class RankedText(BaseModel):
@@ -237,8 +242,16 @@ class Endpoints:
         """
         engine = await self._gateway.upstream.reachable(_READY_SECONDS)
         ready = engine and self._warm()
-        answer = {"ready": ready, "engine": engine, "encoder": self._gateway.encoders.ready}
+        answer: dict[str, Any] = {"ready": ready, "engine": engine, "encoder": self._gateway.encoders.ready}
+        if self._may_see_names(request) and self._gateway.warm_up.unranked:
+            answer["unranked"] = self._gateway.warm_up.unranked
         return json_response(request, answer, 200 if ready else 503)
+
+    def _may_see_names(self, request: Request) -> bool:
+        """Return whether a request carries the admin token, if there is one: the probe itself needs none."""
+        token, headers = self._gateway.settings.admin_token, request.headers
+        sent = (headers.get("authorization", ""), f"Bearer {headers.get(TOKEN_HEADER.decode(), '')}")
+        return token is None or any(carries(one, token) for one in sent)
 
     async def metrics(self, _: Request) -> Response:
         """Return metrics for Prometheus."""
