@@ -52,11 +52,18 @@ class Unreachable(Exception):
 
 def is_no_engine(error: EsTtcError) -> bool:
     """Return whether an error says that no engine answers, and not that its certificate is not accepted."""
-    cause: BaseException | None = error.__cause__
-    unreachable = isinstance(cause, Unreachable)
-    while cause is not None and not isinstance(cause, TLS_ERRORS):
-        cause = cause.__cause__ or cause.__context__  # the clients' own errors stand between
-    return unreachable and cause is None
+    cause = error.__cause__
+    return isinstance(cause, Unreachable) and not any(isinstance(each, TLS_ERRORS) for each in _origins(cause))
+
+
+def _origins(error: BaseException) -> list[BaseException]:
+    """Return an error and those behind it, each once: the clients' own stand between, and may name each other."""
+    found: list[BaseException] = []
+    after: BaseException | None = error
+    while after is not None and not any(after is each for each in found):
+        found.append(after)
+        after = after.__cause__ or after.__context__
+    return found
 
 
 def why_unconnected(error: object) -> str:
