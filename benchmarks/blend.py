@@ -32,6 +32,7 @@ from es_ttc.lab.evaluation.methods import EvaluatedMethod, resolve_one, retrieva
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import Settings
+from es_ttc.vectors.codecs import StoredCodec
 from es_ttc.vectors.tokens import Float64
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -139,6 +140,18 @@ def measured(collection: Collection, encoder: Encoder, *, chunks: bool) -> dict[
     values["window alone"] = _values(collection, searcher(0), methods["blend"])
     print(f"{collection.name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
     return values
+
+
+def searcher_of(
+    collection: Collection, of_documents: Encoder, of_queries: Encoder, codec: StoredCodec
+) -> MemorySearcher:
+    """Return a searcher of a collection, whose documents and queries may be encoded by two runtimes of one model."""
+    fields = ("title", "text")
+    spec = IndexSpec(of_documents.identity, text_fields=fields, codec=codec, max_tokens=MAX_TOKENS)
+    features = encode_corpus(collection.documents, spec, of_documents)
+    queries = encode_queries(list(collection.queries.values()), of_queries, tokens=True)
+    texts = [compose(document.source, fields)[0] for document in collection.documents]
+    return MemorySearcher(collection, texts, retrieval(()), features, queries, window=WINDOW, candidates=WINDOW)
 
 
 def _values(collection: Collection, searcher: MemorySearcher, method: EvaluatedMethod) -> Float64:

@@ -21,17 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.blend import DATA, MAX_TOKENS, METRIC, WINDOW, compared, first_queries, prepared
+from benchmarks.blend import DATA, METRIC, compared, first_queries, prepared, searcher_of
 from benchmarks.common import heading, table
 from benchmarks.programs import subset
 from es_ttc.encoders.base import Encoder
-from es_ttc.index.ingest.compose import compose
-from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bootstrap import Comparison
 from es_ttc.lab.evaluation.datasets import Collection, load_collection, only, sample
-from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
-from es_ttc.lab.evaluation.memory import MemorySearcher, QueryWindow
-from es_ttc.lab.evaluation.methods import retrieval
+from es_ttc.lab.evaluation.memory import QueryWindow
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.blend.normalise import NORMALISED
@@ -106,20 +102,15 @@ def loaded(folder: Path, split: str) -> Collection:
 def measured(collection: Collection, encoder: Encoder) -> dict[str, Float64]:
     """Return every variant's values, query by query."""
     began = time.perf_counter()
-    fields = ("title", "text")
-    spec = IndexSpec(encoder.identity, text_fields=fields, codec="int8", max_tokens=MAX_TOKENS)
-    features = encode_corpus(collection.documents, spec, encoder)
-    queries = encode_queries(list(collection.queries.values()), encoder, tokens=True)
-    texts = [compose(document.source, fields)[0] for document in collection.documents]
-    searcher = MemorySearcher(collection, texts, retrieval(()), features, queries, window=WINDOW, candidates=WINDOW)
+    searcher, ids = searcher_of(collection, encoder, encoder, "int8"), [each.id for each in collection.documents]
     needs = read_by(DEFAULT_SIGNALS) | {Feature.NORMS}
     rankings: dict[str, dict[str, list[str]]] = {}
     for query, joined in zip(collection.queries, searcher.windows(needs), strict=True):
         for name, scores in variants(joined, forms(joined.query, encoder)):
             order = joined.documents[np.argsort(-scores, kind="stable")]
-            rankings.setdefault(name, {})[query] = [features.ids[place] for place in order.tolist()]
+            rankings.setdefault(name, {})[query] = [ids[place] for place in order.tolist()]
     judged = {query: collection.qrels[query] for query in collection.queries}
-    print(f"{collection.name}: {len(texts)} documents, {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    print(f"{collection.name}: {len(ids)} documents, {time.perf_counter() - began:.0f} s", file=sys.stderr)
     return {name: score_by(METRIC, judged, found) for name, found in rankings.items()}
 
 

@@ -34,13 +34,12 @@ from tokenizers import Tokenizer
 from benchmarks.blend import (
     DATA,
     MAX_QUERIES,
-    MAX_TOKENS,
     METRIC,
-    WINDOW,
     collections,
     compared,
     first_queries,
     prepared,
+    searcher_of,
 )
 from benchmarks.common import heading, milliseconds, table
 from benchmarks.programs import subset
@@ -48,12 +47,8 @@ from es_ttc.encoders import load_encoder
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.models import MODELS
 from es_ttc.encoders.registry import model_folder
-from es_ttc.index.ingest.compose import compose
-from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.datasets import Collection
-from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
-from es_ttc.lab.evaluation.memory import MemorySearcher
-from es_ttc.lab.evaluation.methods import resolve_one, retrieval
+from es_ttc.lab.evaluation.methods import resolve_one
 from es_ttc.lab.evaluation.metrics import score_by
 from es_ttc.vectors.tokens import Float32, Float64
 
@@ -222,12 +217,7 @@ def ranking(model: str, folders: list[Path] | None, queries: int, documents: int
 
 def _values(collection: Collection, of_documents: Encoder, of_queries: Encoder) -> dict[str, Float64]:
     """Return every method's values, query by query."""
-    fields = ("title", "text")
-    spec = IndexSpec(of_documents.identity, text_fields=fields, codec="int4", max_tokens=MAX_TOKENS)
-    features = encode_corpus(collection.documents, spec, of_documents)
-    queries = encode_queries(list(collection.queries.values()), of_queries, tokens=True)
-    texts = [compose(document.source, fields)[0] for document in collection.documents]
-    searcher = MemorySearcher(collection, texts, retrieval(()), features, queries, window=WINDOW, candidates=WINDOW)
+    searcher = searcher_of(collection, of_documents, of_queries, "int4")
     judged = {query: collection.qrels[query] for query in collection.queries}
     return {
         name: score_by(METRIC, judged, searcher.rank(resolve_one(method, params)).rankings)

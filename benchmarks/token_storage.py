@@ -160,9 +160,9 @@ def measured(corpus: Corpus, storage: Storage, encoder: Encoder) -> Measured:
     kernels = 0.0
     for query, joined in zip(corpus.collection.queries, searcher.windows(needs), strict=True):
         started = time.process_time()
-        BlendRescorer().score(joined.query, joined.window, BlendParams())
+        blend = BlendRescorer().score(joined.query, joined.window, BlendParams())
         kernels += time.process_time() - started
-        for name, scores in _scores(joined).items():
+        for name, scores in (*_parts(joined).items(), ("blend", blend)):
             order = joined.documents[np.argsort(-scores, kind="stable")]
             rankings[name][query] = [features.ids[place] for place in order.tolist()]
     judged = {query: corpus.collection.qrels[query] for query in corpus.collection.queries}
@@ -175,12 +175,11 @@ def measured(corpus: Corpus, storage: Storage, encoder: Encoder) -> Measured:
     )
 
 
-def _scores(joined: QueryWindow) -> dict[str, Float32]:
+def _parts(joined: QueryWindow) -> dict[str, Float32]:
     query, window = joined.query, joined.window
     return {
         "late": signal_scores("late_interaction", query, window).scores,
         "spectral": signal_scores("spectral", query, window).scores,
-        "blend": BlendRescorer().score(query, window, BlendParams()),
     }
 
 

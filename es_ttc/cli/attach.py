@@ -19,6 +19,7 @@ from es_ttc.cli.common import (
     EncoderOptions,
     EngineUrl,
     confirm,
+    gateway_headers,
     loaded_encoder,
     print_json,
     print_result,
@@ -63,7 +64,6 @@ from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.spec import DEFAULT_FIELDS, IndexSpec, refuse_in_index_features
 from es_ttc.lab.judging.store import JUDGEMENTS_INDEX, SIGNALS_INDEX
 from es_ttc.reranking.index_graph import delete_graphs
-from es_ttc.serving.admin.endpoint import TOKEN_HEADER
 from es_ttc.settings import GatewaySettings, Settings
 from es_ttc.vectors.codecs import DEFAULT_CODEC
 
@@ -294,8 +294,7 @@ async def encoder_lacking(encoder: EncoderIdentity, **flags: Any) -> str:
     """Return a sentence if a gateway at the address of the settings certainly lacks an encoder, else ""."""
     try:
         settings = GatewaySettings(**flags)  # wrong ones are no reason not to attach
-        url, token = f"http://{settings.host}:{settings.port}", settings.admin_token
-        headers = {} if token is None else {TOKEN_HEADER.decode(): token.get_secret_value()}
+        url, headers = f"http://{settings.host}:{settings.port}", gateway_headers(settings.admin_token)
         timeout = aiohttp.ClientTimeout(total=_GATEWAY_SECONDS)
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,

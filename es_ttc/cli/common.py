@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import click
 import orjson
+from pydantic import SecretStr
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
@@ -217,6 +218,18 @@ def mebibytes(size: int | None) -> str:
     if size is None:
         return "size not told to this user"
     return f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 2**10:,.0f} KiB"
+
+
+def without_tokens(skipped: str) -> str:
+    """Return an addition to the codec of token vectors: the tokens that have none."""
+    return "" if skipped == "none" else f" without {skipped.replace('_', ' ')}"
+
+
+def gateway_headers(token: SecretStr | None) -> dict[str, str]:
+    """Return the headers of a request to a gateway's own endpoints, with the admin token if there is one."""
+    from es_ttc.serving.admin.endpoint import TOKEN_HEADER  # imports the web framework
+
+    return {} if token is None else {TOKEN_HEADER.decode(): token.get_secret_value()}
 
 
 def encoded_share(documents: int, lacking: int) -> str:

@@ -25,6 +25,7 @@ from es_ttc.cli.common import (
     EncoderName,
     EngineUrl,
     encoded_share,
+    gateway_headers,
     mebibytes,
     print_json,
     provided,
@@ -32,6 +33,7 @@ from es_ttc.cli.common import (
     stderr,
     stdout,
     unread_language,
+    without_tokens,
 )
 from es_ttc.cli.model_options import command
 from es_ttc.cli.size_estimates import per_million
@@ -282,7 +284,7 @@ async def _index(client: Engine, name: str, mapping: Mapping[str, Any], loaded: 
     except EsTtcError as error:
         return Check(f"index {name}", Status.WARNING, str(error), f"es-ttc index show {name}")
     codec = f" {spec.codec}" if spec.tokens == "packed" else ""
-    codec += "" if spec.skip_tokens == "none" else f" without {spec.skip_tokens.replace('_', ' ')}"
+    codec += without_tokens(spec.skip_tokens)
     detail = f"{documents:,} documents, {spec.encoder.key}, tokens {spec.tokens}{codec}"
     detail += _on_disk(await stored_bytes(client, name), documents)
     return await _features(client, name, spec, detail, loaded, lacking)
@@ -395,10 +397,9 @@ async def _without_phrases(client: LlmClient, api: Literal["chat", "completions"
 async def check_gateway(url: str, token: SecretStr | None = None) -> Check:
     """Check that a gateway answers at its address, and say how it encodes on demand if it does."""
     timeout = aiohttp.ClientTimeout(total=GATEWAY_SECONDS)
-    headers = {} if token is None else {"x-ttc-token": token.get_secret_value()}
     on_demand: dict[str, int] = {}
     try:
-        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        async with aiohttp.ClientSession(timeout=timeout, headers=gateway_headers(token)) as session:
             async with session.get(f"{url}/_ttc/health") as answer:
                 status = answer.status
             async with session.get(f"{url}/_ttc/") as answer:

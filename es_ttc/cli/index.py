@@ -22,6 +22,7 @@ from es_ttc.cli.common import (
     provided,
     run_to_completion,
     with_engine,
+    without_tokens,
 )
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.model_options import CommandGroup, command
@@ -386,6 +387,6 @@ def _stored(spec: dict[str, Any]) -> str:
     if spec["tokens"] == "none":
         return "none"
     codec = spec["codec"] if spec["tokens"] == "packed" else spec["tokens"]
-    skipped = f" without {spec['skip_tokens'].replace('_', ' ')}" if "skip_tokens" in spec else ""
+    skipped = without_tokens(spec.get("skip_tokens", "none"))
     stripped = ", without markup" if spec.get("strip_html") else ""
     return f"{codec}{skipped}, up to {spec['max_tokens']} a document{stripped}"

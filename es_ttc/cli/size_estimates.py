@@ -20,7 +20,7 @@ SAMPLE_TEXT = 12 * (
 
 
 def size_sentence(size: SizeEstimate, documents: int | None = None, source_bytes: int | None = None) -> str:
-    """Return what features take: a document's, those of all documents, those of a million, and and with other options.
+    """Return what features take: a document's, those of all documents, those of a million, and with other options.
 
     Args:
         documents: Number of documents with text; None if it is not known.
@@ -52,9 +52,9 @@ def per_million(merged: float) -> str:
 
 def described_storage(spec: IndexSpec) -> str:
     """Return how an index stores token vectors, in a few words."""
-    name = next((name for name, storage in PROFILES.items() if storage == (spec.codec, spec.skip_tokens)), None)
     if spec.tokens != "packed":
         return f"--tokens {spec.tokens}"
+    name = next((name for name, storage in PROFILES.items() if storage == (spec.codec, spec.skip_tokens)), None)
     skipped = "" if spec.skip_tokens == "none" else f" --skip-tokens {spec.skip_tokens}"
     return f"--storage {name}" if name else f"--codec {spec.codec}{skipped}"
 

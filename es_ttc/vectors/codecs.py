@@ -5,7 +5,6 @@ from typing import Literal, NamedTuple, get_args
 
 StoredCodec = Literal["float16", "int8", "int4", "int2"]
 STORED_CODECS: tuple[StoredCodec, ...] = get_args(StoredCodec)  # from the finest to the coarsest
-QUANTISED_CODECS = STORED_CODECS[1:]
 DEFAULT_CODEC: StoredCodec = "int4"
 
 SkipTokens = Literal["none", "punctuation", "stop_words"]

@@ -24,17 +24,6 @@ def code_bytes(dims: int, bits: Bits) -> int:
     return -(-dims // BLOCK) * BLOCK * bits // 8
 
 
-def row_bytes(codec: Codec, dims: int) -> int:
-    """Return the stored bytes of one vector, its factor included."""
-    match codec:
-        case "float32" | "float16":
-            return np.dtype(codec).itemsize * dims
-        case "int8":
-            return dims + 4
-        case _:
-            return code_bytes(dims, CODE_BITS[codec]) + 4
-
-
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class TokenVectors:
     """The token vectors of one document.

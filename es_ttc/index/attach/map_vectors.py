@@ -23,8 +23,8 @@ from es_ttc.index.ingest.encode import (
     Composed,
     DocumentFeatures,
     feature_fields,
-    skipped_again,
     span_features,
+    stored_without_skipped,
     token_features,
 )
 from es_ttc.index.mappings.fields import EMPTY, READY
@@ -99,7 +99,7 @@ async def carry_over(
     before: ReadableTarget,
     after: Target,
     heads: Mapping[Role, Head],
-    stop_words: frozenset[str],
+    encoder: Encoder,
     report: Callable[[int], None] = lambda _: None,
 ) -> int:
     """Map the features of a side index into another one, and return the number of documents."""
@@ -108,6 +108,7 @@ async def carry_over(
     await after.refresh()
     reader = reader_of(before.spec.layout)
     request = reader.request(_features(before.spec))
+    mapping = _Mapping(reader, heads, before.spec, after.spec, encoder)
     texts = SourceTextReader(engine, source.index, after.spec.text_fields)
     carried = 0
     for shard in sorted(settled):
@@ -118,7 +119,6 @@ async def carry_over(
                 part = missing[start : start + _AT_ONCE]
                 found = await before.found(part, request)
                 composed = await _composed(part, texts, before.spec, after.spec)
-                mapping = _Mapping(reader, heads, before.spec, after.spec, stop_words)
                 items = await asyncio.to_thread(mapping.writes, part, found, composed)
                 written = await after.write(items) if items else WriteResult()
                 carried += len(items) - len(written.conflicts) - len(written.refused)
@@ -153,7 +153,7 @@ class _Mapping:
     heads: Mapping[Role, Head]
     before: IndexSpec
     after: IndexSpec
-    stop_words: frozenset[str]
+    encoder: Encoder
 
     def writes(
         self,
@@ -199,8 +199,8 @@ class _Mapping:
         if vectors is None or offsets is None:
             return None
         rows, located = head(dequantise(vectors.value)), offsets.value[0]
-        if composed is not None:
-            rows, located = skipped_again(rows, located, composed, spec, self.stop_words)
+        if composed is not None and spec.skip_tokens != self.before.skip_tokens:
+            rows, located = stored_without_skipped(rows, located, composed, spec, self.encoder)
         tokens = token_features(rows, located, spec, vectors.value.read)
         spans = span_features(dequantise(tokens.vectors), located, spec.spans) if spec.spans else None
         return replace(features, tokens=tokens, spans=spans)

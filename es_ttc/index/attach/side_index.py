@@ -169,7 +169,7 @@ async def _carried(
         if report is not None:
             report(FillResult(source.index, total=max(total, carried), seen=carried, carried=carried))
 
-    return await carry_over(engine, source, before, after, heads, encoder.stop_words, report_carried)
+    return await carry_over(engine, source, before, after, heads, encoder, report_carried)
 
 
 async def attached_sources(engine: Engine) -> list[str]:

@@ -111,8 +111,8 @@ def with_tokens_skipped(encoded: Encoded, composed: Sequence[Composed], spec: In
     return replace(encoded, encodings=encodings)
 
 
-def skipped_again(
-    rows: Float32, located: NDArray[np.int32], composed: Composed, spec: IndexSpec, stop_words: frozenset[str]
+def stored_without_skipped(
+    rows: Float32, located: NDArray[np.int32], composed: Composed, spec: IndexSpec, encoder: Encoder
 ) -> tuple[Float32, NDArray[np.int32]]:
     """Return stored vectors ``(n, d)`` and their ``(n, 3)`` places without those that get none in another index."""
     _, fields = composed
@@ -122,7 +122,7 @@ def skipped_again(
     offsets = located[:, 1:] + starts[located[:, 0], None]
     offsets[located[:, 2] <= located[:, 1]] = 0
     [read] = _read([composed], spec)
-    kept, spans = without_skipped(rows, offsets, read, fields, spec.skip_tokens, stop_words)
+    kept, spans = without_skipped(rows, offsets, read, fields, spec.skip_tokens, encoder.stop_words)
     return kept, locate(spans, fields)
 
 

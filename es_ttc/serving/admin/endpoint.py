@@ -52,6 +52,12 @@ def carries(authorization: str, token: SecretStr) -> bool:
     return hmac.compare_digest(authorization.encode(errors="replace"), expected)
 
 
+def carries_one_of(incoming: RawRequest, *tokens: SecretStr) -> bool:
+    """Return whether a request carries one of some tokens, as its Authorization or in the header for them."""
+    sent = (incoming.header(b"authorization"), f"Bearer {incoming.header(TOKEN_HEADER)}")
+    return any(carries(one, token) for one in sent for token in tokens)
+
+
 def received(request: Request) -> RawRequest:
     """Return a request of an endpoint as it was received."""
     return RawRequest(request.scope, request.receive)

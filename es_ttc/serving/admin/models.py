@@ -29,7 +29,7 @@ from es_ttc.reranking.strategies.methods import AUTO, MSMARCO_MINILM
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.rescorers.blend.normalise import logistic
-from es_ttc.serving.admin.endpoint import TOKEN_HEADER, EndpointRunner, carries, json_object, received
+from es_ttc.serving.admin.endpoint import EndpointRunner, carries_one_of, json_object, received
 from es_ttc.serving.features.scores import Method, Timings
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.raw_request import MAX_BODY, RawRequest
@@ -169,8 +169,7 @@ class ModelServer:
     async def _read(self, incoming: RawRequest) -> dict[str, Any]:
         """Return the JSON object in the body of a request that carries a token, if one is configured."""
         tokens = [token for token in (self._settings.model_token, self._settings.admin_token) if token is not None]
-        tokens_sent = (incoming.header(b"authorization"), f"Bearer {incoming.header(TOKEN_HEADER)}")
-        if tokens and not any(carries(one, token) for one in tokens_sent for token in tokens):
+        if tokens and not carries_one_of(incoming, *tokens):
             raise NotSignedIn(
                 "the token is missing or wrong: send `Authorization: Bearer`, and the gateway's model_token"
             )

@@ -20,7 +20,7 @@ from es_ttc.errors import EngineUnavailable
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers import compiled, registry
 from es_ttc.rewriters import registry as rewriters
-from es_ttc.serving.admin.endpoint import TOKEN_HEADER, carries, json_response
+from es_ttc.serving.admin.endpoint import TOKEN_HEADER, carries_one_of, json_response, received
 from es_ttc.serving.admin.explain import Explaining, ExplainRequest, Explanation
 from es_ttc.serving.admin.jobs import CHANGES, JobsApi
 from es_ttc.serving.admin.models import EmbeddingsRequest, ModelServer, RerankRequest, TextsRequest
@@ -249,9 +249,8 @@ class Endpoints:
 
     def _may_see_names(self, request: Request) -> bool:
         """Return whether a request carries the admin token, if there is one: the probe itself needs none."""
-        token, headers = self._gateway.settings.admin_token, request.headers
-        sent = (headers.get("authorization", ""), f"Bearer {headers.get(TOKEN_HEADER.decode(), '')}")
-        return token is None or any(carries(one, token) for one in sent)
+        token = self._gateway.settings.admin_token
+        return token is None or carries_one_of(received(request), token)
 
     async def metrics(self, _: Request) -> Response:
         """Return metrics for Prometheus."""
