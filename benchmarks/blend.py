@@ -5,6 +5,8 @@
 
 Every method ranks the same union: BM25's first 100 documents and the 100 nearest by pooled vector. `z(b,d)` is blend
 with two signals, lexical and dense: what a hybrid search that normalises scores by z-score gives. Nothing is tuned.
+`no_tokens` and `no_candidates` are what a gateway under load answers with: no token vectors, and no documents from
+outside the window of BM25.
 """
 
 import argparse
@@ -30,6 +32,9 @@ from es_ttc.lab.evaluation.features import encode_corpus, encode_queries
 from es_ttc.lab.evaluation.memory import MemorySearcher
 from es_ttc.lab.evaluation.methods import EvaluatedMethod, resolve_one, retrieval
 from es_ttc.lab.evaluation.metrics import score_by
+from es_ttc.rescorers.base import Feature
+from es_ttc.rescorers.blend import BlendRescorer
+from es_ttc.rescorers.blend.rescorer import BlendParams
 from es_ttc.serving.logs import configure_logs
 from es_ttc.settings import Settings
 from es_ttc.vectors.codecs import StoredCodec
@@ -59,7 +64,16 @@ METHODS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "rank": ("blend", {"normalise": "rank"}),
 }
 SINGLE = ("bm25", "dense", "spectral", "late")
+LOADED = ("no_tokens", "no_candidates")
 LEAVE_OUT = ("lexical", "dense", "spectral", "late_interaction")
+
+
+class _WithoutTokens(BlendRescorer):
+    """Blend that reads what every index carries alone."""
+
+    def takes(self, params: BlendParams) -> frozenset[Feature]:  # noqa: ARG002
+        """Take no further features."""
+        return frozenset()
 
 
 def main() -> None:
@@ -138,6 +152,9 @@ def measured(collection: Collection, encoder: Encoder, *, chunks: bool) -> dict[
     together = searcher()
     values = {name: _values(collection, together, method) for name, method in methods.items()}
     values["window alone"] = _values(collection, searcher(0), methods["blend"])
+    reduced = EvaluatedMethod("blend", BlendParams(), _WithoutTokens())
+    values["no_tokens"] = _values(collection, together, reduced)
+    values["no_candidates"] = _values(collection, searcher(0), reduced)
     print(f"{collection.name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
     return values
 
@@ -181,6 +198,12 @@ def tables(values: Mapping[str, Mapping[str, Float64]]) -> str:
             for collection, found in values.items()]  # fmt: skip
     parts.append("What changes against equal weights if a signal is left out, or has another weight:\n")
     parts.append(table(["difference", *without, *others], rows))
+    rows = [[collection, *(f"{found[name].mean():.3f}" for name in ("blend", *LOADED)),
+             *(_shown(compared(found[name], found[rival])) for rival in ("RRF(b,d)", "bm25") for name in LOADED)]
+            for collection, found in values.items()]  # fmt: skip
+    parts.append("Under load:\n")
+    against = (f"{name} - {rival}" for rival in ("RRF(b,d)", "bm25") for name in LOADED)
+    parts.append(table(["nDCG@10", "blend", *LOADED, *against], rows))
     return "\n".join(parts)
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -163,12 +164,13 @@ def free_port() -> int:
 
 
 @contextmanager
-def gateway(engine: str, *, port: int = 0, **settings: object) -> Iterator[Gateway]:
+def gateway(engine: str, *, port: int = 0, folder: Path | None = None, **settings: object) -> Iterator[Gateway]:
     """Run a gateway and wait until it has loaded its encoder.
 
     Args:
         engine: The engine's URL.
         port: Where it listens; 0 takes a free one.
+        folder: That of the version of es-ttc to run, with its compiled loops; None for this one.
         settings: What its environment tells it, by the settings' names; one process unless ``workers`` says otherwise.
     """
     told = {f"ES_TTC_{name.upper()}": str(value) for name, value in {"workers": 1, **settings}.items()}
@@ -178,7 +180,8 @@ def gateway(engine: str, *, port: int = 0, **settings: object) -> Iterator[Gatew
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, **told},
+        cwd=folder,
+        env={**os.environ, **told, **({} if folder is None else {"PYTHONPATH": str(folder.resolve())})},
     ) as process:
         try:
             yield Gateway(_ready_url(process), process.pid)

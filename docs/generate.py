@@ -320,7 +320,9 @@ def section_page() -> str:
         "with a section that is no JSON is a 400 that names the line and the column.\n",
         "If anything else is missing or fails (features, an encoder, a text, a calibration, a model that answers, "
         "time), the response is the engine's own ranking, with `ttc.applied: false`, the reason in `ttc.reason` and "
-        "the header `x-ttc-applied: false`. `on_error: fail` returns an error instead.\n",
+        "the header `x-ttc-applied: false`. `on_error: fail` returns an error instead. While "
+        "[many search at once](../how-to/operate.md#when-many-search-at-once), `blend` may rank by fewer signals "
+        "(`ttc.load`).\n",
         "The window has `window_size` documents on every page, so the first hits do not change with `size` "
         "and `from`. Scores are never negative and never rise down the page. Documents outside the window follow in "
         "the engine's order. `ttc.window` counts the first-pass documents of the window. All other "

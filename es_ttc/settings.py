@@ -404,7 +404,10 @@ class GatewaySettings(Settings):
     )
     max_window: int = Field(1000, ge=1, le=10_000, description="Maximum window of a request.")
     max_concurrent_requests: int = Field(
-        256, ge=1, description="Maximum number of concurrent requests; further ones are answered with 429."
+        1024,
+        ge=1,
+        description="Maximum number of concurrent requests, which bounds their memory; further ones are answered with "
+        "429. Worker processes divide it.",
     )
     max_caller_requests: int = Field(
         0,

@@ -30,6 +30,7 @@ from es_ttc.serving.features.window import WindowReader
 from es_ttc.serving.http.caller_limits import CallerLimits
 from es_ttc.serving.http.raw_request import BodyMemory
 from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.load import Load
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
 from es_ttc.serving.pool import BoundedPool, Offload
@@ -38,7 +39,8 @@ from es_ttc.serving.shared_model import SharedModel
 from es_ttc.serving.warm_up import WarmUp
 from es_ttc.settings import GatewaySettings
 
-_QUEUE_A_THREAD = 32
+_CALLS_A_REQUEST = 2
+"""Calls of each kind that may wait for a thread, for each request that may be answered at a time."""
 _ENCODING_THREADS = 2
 _IDLE_PROGRAMS = 4
 """Maximum number of idle processes of promoted programs, of all worker processes together."""
@@ -57,8 +59,10 @@ class Gateway:
         self.bodies = BodyMemory(settings.max_buffered_mb * 2**20)
         self.callers = CallerLimits(settings.max_caller_requests, settings.max_caller_windows_per_second)
         self.offload = Offload()
-        self.encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=_ENCODING_THREADS * _QUEUE_A_THREAD)
-        self.scoring = BoundedPool("scoring", threads=threads, queue=threads * _QUEUE_A_THREAD)
+        queue = _CALLS_A_REQUEST * settings.max_concurrent_requests
+        self.encoding = BoundedPool("encoding", threads=_ENCODING_THREADS, queue=queue)
+        self.scoring = BoundedPool("scoring", threads=threads, queue=queue)
+        self.load = Load()
         names = (settings.encoder, *settings.encoders)
         on_trial = settings.trial_log is not None
         adapters = QueryAdapters.read(settings.query_adapters, settings.cache_dir, on_trial=on_trial)

@@ -70,6 +70,12 @@ class Metrics:
         self.fallbacks = self._counter(
             "es_ttc_fallbacks", "Searches answered with the engine's own ranking, by reason.", "reason"
         )
+        self.rungs = self._counter(
+            "es_ttc_load_rungs",
+            "Searches by what they gave up because many others were answered (full: nothing; no_tokens, no_candidates, "
+            "first_pass).",
+            "rung",
+        )
         self.skipped_documents = self._counter(
             "es_ttc_skipped_documents",
             "Documents of windows whose features were not used, by reason (marks, encoder, layout, damaged, "

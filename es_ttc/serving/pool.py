@@ -1,7 +1,8 @@
 """Work off the event loop: bounded pools of threads, offloading of long requests, and splitting of long work.
 
-A pool has one queue for each kind of work, and the kinds take turns at free threads. If a pool has two or more threads,
-work other than searches never uses all of them, so that a new search does not wait for its end.
+A pool has one queue for each kind of work. The kinds take turns at free threads, and within a kind the callers. If a
+pool has two or more threads, work other than searches never uses all of them, so that a new search does not wait for
+its end.
 """
 
 import asyncio
@@ -12,9 +13,11 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, ParamSpec, TypeVar
 
 from es_ttc.common.cancellable_calls import Call
+from es_ttc.common.long_steps import long_step
 from es_ttc.errors import TooManyRequests
 
 SEARCH = "search"
@@ -29,6 +32,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _kind: ContextVar[str] = ContextVar("kind of work", default=SEARCH)
+_caller: ContextVar[bytes] = ContextVar("caller", default=b"")
 
 
 @contextmanager
@@ -41,12 +45,56 @@ def work_of(kind: str) -> Iterator[None]:
         _kind.reset(token)
 
 
+@contextmanager
+def work_for(caller: bytes) -> Iterator[None]:
+    """Set the caller for whom the work in this context is done."""
+    token = _caller.set(caller)
+    try:
+        yield
+    finally:
+        _caller.reset(token)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     """A call that waits for a thread."""
 
     work: Callable[[], Any]
     result: asyncio.Future[Any]
+
+
+class _Turns:
+    """The waiting calls of one kind: the callers take turns."""
+
+    def __init__(self) -> None:
+        self._of_callers: dict[bytes, deque[_Waiting]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of_callers.values()))
+
+    def __iter__(self) -> Iterator[_Waiting]:
+        return chain.from_iterable(self._of_callers.values())
+
+    def append(self, caller: bytes, call: _Waiting) -> None:
+        """Let a call wait."""
+        self._of_callers.setdefault(caller, deque()).append(call)
+
+    def pop(self) -> _Waiting:
+        """Remove the oldest call of the caller whose turn it is."""
+        caller = next(iter(self._of_callers))
+        calls = self._of_callers.pop(caller)
+        call = calls.popleft()
+        if calls:
+            self._of_callers[caller] = calls  # behind the other callers
+        return call
+
+    def remove(self, caller: bytes, call: _Waiting) -> None:
+        """Remove a call if it still waits."""
+        calls = self._of_callers.get(caller, deque())
+        if call in calls:
+            calls.remove(call)
+            if not calls:
+                del self._of_callers[caller]
 
 
 class BoundedPool:
@@ -57,7 +105,7 @@ class BoundedPool:
         self._threads = threads
         self._queue = queue
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"es-ttc-{name}")
-        self._waiting: dict[str, deque[_Waiting]] = {}
+        self._waiting: dict[str, _Turns] = {}
         self._running: Counter[str] = Counter()
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -65,23 +113,23 @@ class BoundedPool:
 
         If the caller is cancelled, a running call is abandoned: it ends by itself, and its result is dropped.
         """
-        kind = _kind.get()
+        kind, caller = _kind.get(), _caller.get()
         if self._waits(kind) >= self._queue and not self._may_start(kind):
-            raise TooManyRequests(
-                f"too much is waiting for {self._name} (of kind [{kind}]): try again, or allow more threads"
-            )
+            raise TooManyRequests(f"{self._queue} calls wait for {self._name}: try again later, or start more gateways")
         running = Call()
         work = partial(running.run, partial(function, *args, **kwargs))
         call = _Waiting(work, asyncio.get_running_loop().create_future())
-        self._waiting.setdefault(kind, deque()).append(call)
+        self._waiting.setdefault(kind, _Turns()).append(caller, call)
         self._start()
         try:
             result: T = await call.result
+            if kind in _SEARCHES:
+                await long_step()
         except asyncio.CancelledError:
             running.give_up()
             raise
         finally:
-            self._forget(kind, call)
+            self._forget(kind, caller, call)
         return result
 
     def close(self) -> None:
@@ -111,7 +159,7 @@ class BoundedPool:
         """Start waiting calls on free threads, one kind after the other."""
         while (kind := next((one for one in self._waiting if self._may_start(one)), None)) is not None:
             calls = self._waiting.pop(kind)
-            call = calls.popleft()
+            call = calls.pop()
             if calls:
                 self._waiting[kind] = calls  # behind the other kinds
             running = self._executor.submit(call.work)
@@ -129,11 +177,11 @@ class BoundedPool:
             _copy_outcome(ended, call.result)
         self._start()
 
-    def _forget(self, kind: str, call: _Waiting) -> None:
+    def _forget(self, kind: str, caller: bytes, call: _Waiting) -> None:
         """Remove a call whose caller was cancelled before it started."""
         calls = self._waiting.get(kind)
-        if calls is not None and call in calls:
-            calls.remove(call)
+        if calls is not None:
+            calls.remove(caller, call)
             if not calls:
                 del self._waiting[kind]
 

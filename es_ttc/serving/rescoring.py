@@ -16,6 +16,7 @@ from es_ttc.serving.engine import EngineRefusal, Refusal
 from es_ttc.serving.features.keys import are_identified
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.load import CallerLoad
 from es_ttc.serving.logs import log
 from es_ttc.serving.plan.bodies import AGGREGATIONS, NAMED_SCORES, bare_body
 from es_ttc.serving.plan.plan import SearchPlan
@@ -49,11 +50,12 @@ class Rescoring:
         self._strategies = StrategyReranking(gateway)
 
     async def begin(
-        self, request: SearchRequest, item: SearchItem, plan: SearchPlan, *, encode: bool
+        self, request: SearchRequest, item: SearchItem, plan: SearchPlan, load: CallerLoad, *, encode: bool
     ) -> "RescoredSearch":
         """Check the methods of a search, start their work that does not need the first pass, and change its body.
 
-        The query is encoded during the first pass if ``encode``, else after it.
+        What the methods give up is decided here, by the caller's ``load``. The query is encoded during the first pass
+        if ``encode``, else after it.
         """
         item.params, caller = plan.params, request.caller(item)
         calibrated, relevance = unquote(caller.indices), self._gateway.tuned.relevance
@@ -67,7 +69,7 @@ class Rescoring:
             if one.section.method in STRATEGIES:
                 return self._strategies.begin(one.undivided_query(), caller, request.started, encode=encode)
             return WindowRescoring.begin(
-                self._gateway, self._targets, request, item, one, again, calibrated=calibrated, encode=encode
+                self._gateway, self._targets, request, item, one, again, load, calibrated=calibrated, encode=encode
             )
 
         def begin_all(plan: SearchPlan) -> tuple[SearchPlan, tuple[ItemRescoring, ...]]:
@@ -220,6 +222,8 @@ class RescoredSearch:
             for stage, ms in of_item.summary.took.items():
                 metrics.stage_seconds.labels(stage).observe(ms / 1000)
             metrics.skipped(of_item.skipped)
+            if isinstance(item, WindowRescoring):
+                metrics.rungs.labels(item.rung).inc()
             for event, error in of_item.fallbacks:
                 record_fallback(metrics, event, item.plan.section.method, error)
 

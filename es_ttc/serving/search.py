@@ -8,10 +8,12 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.types import Message, Send
 
+from es_ttc.common.long_steps import long_step
 from es_ttc.errors import EngineError, EsTtcError, RequestTooLarge, SeveralTexts
 from es_ttc.serving.engine import EngineRefusal, Refusal
 from es_ttc.serving.gateway import Gateway
@@ -22,6 +24,7 @@ from es_ttc.serving.http.raw_request import RawRequest, answer_json
 from es_ttc.serving.http.signing import require_changeable
 from es_ttc.serving.knn.clauses import KnnClause, parse_clause, put_in_place
 from es_ttc.serving.knn.retrieval import RetrievalRequest, RetrievalResult, add_retrievals, retrieve
+from es_ttc.serving.load import CallerLoad
 from es_ttc.serving.plan.items import with_rescore, with_text
 from es_ttc.serving.plan.plan import DEFAULT_SIZE, SearchPlan, own_timeout, plan_search
 from es_ttc.serving.request.body import FoundClause, body_integer, find_clauses, url_integer
@@ -109,8 +112,10 @@ class Searches:
         if request is None:
             return await self._passed_through(incoming, send)
         searches = [_Search(item) for item in request.items]
+        await long_step()
         try:
-            return await self._answer(request, searches, send)
+            with self._gateway.load.of(self._callers.key(incoming)) as load:
+                return await self._answer(request, searches, load, send)
         except EngineRefusal as refusal:
             answer = refusal.answer
             await respond(incoming, send, answer.status, answer.headers, answer.body)
@@ -152,7 +157,9 @@ class Searches:
         )
         return Outcome(request.api.kind, status, False)
 
-    async def _answer(self, request: SearchRequest, searches: Sequence[_Search], send: Send) -> Outcome:
+    async def _answer(
+        self, request: SearchRequest, searches: Sequence[_Search], load: CallerLoad, send: Send
+    ) -> Outcome:
         version = await self._upstream.version(request.incoming.headers)
         unsupported = None if version is None else version.refusal("the engine")
         if request.is_template:
@@ -160,7 +167,7 @@ class Searches:
         await self._offload.run(request.size, self._find, searches)
         if any(item.clauses or (request.is_multi and item.error) for item in request.items):
             request.require_json()
-        for step in (self._rewrite, self._retrieve, self._plan):
+        for step in (self._rewrite, self._retrieve, partial(self._plan, load)):
             await step(request, searches)
             error = None if request.is_multi else request.items[0].error
             if error is not None and is_refusal(error):
@@ -275,7 +282,7 @@ class Searches:
             self._accepted.has(request, item),
         )
 
-    async def _plan(self, request: SearchRequest, searches: Sequence[_Search]) -> None:
+    async def _plan(self, load: CallerLoad, request: SearchRequest, searches: Sequence[_Search]) -> None:
         """Parse each section in `rescore`, and start the work that does not need the first pass."""
         plans = await self._offload.run(request.size, self._plans, searches)
         if any(request.is_multi or isinstance(plan, SearchPlan) for _, plan in plans):
@@ -289,7 +296,7 @@ class Searches:
                     plan = await self._by_mapping(request, item, plan, plan.problem.fields)
                 self._callers.windows(request.incoming, 1 + len(plan.later))
                 accepted = self._accepted.has(request, item)
-                search.rescored = await self._rescoring.begin(request, item, plan, encode=accepted)
+                search.rescored = await self._rescoring.begin(request, item, plan, load, encode=accepted)
                 item.is_changed = True
             except EsTtcError as error:
                 item.error = error

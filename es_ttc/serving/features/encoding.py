@@ -123,7 +123,7 @@ class Encoders:
     async def encode(self, encoder: Encoder, texts: tuple[str, ...], *, tokens: bool) -> EncodedQuery:
         """Return the vectors of a query's texts. If the caller is cancelled, encoding continues for the cache."""
         key = encoder.identity.key
-        known = self._queries.get((key, texts, tokens))
+        known = self._queries.get((key, texts, True)) or (None if tokens else self._queries.get((key, texts, False)))
         if known is not None:
             return EncodedQuery(known, key, 0.0)
         task = asyncio.create_task(self._encode(encoder, texts, tokens))

@@ -108,7 +108,10 @@ class WindowScorer:
         """Return the method's part of the summary; empty for most methods."""
         if method.partial is None or not len(scored.window):
             return {}
-        return method.partial.summary(scored.query, scored.window, method.params)
+        summary = method.partial.summary(scored.query, scored.window, method.params)
+        if method.reduced:
+            summary.pop("missing_signals", None)  # the index may have them
+        return summary
 
     async def run(
         self, method: Method, query: Query, window: Window, timings: Timings

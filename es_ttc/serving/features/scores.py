@@ -83,15 +83,21 @@ class Method:
     detail: bool
     signals: bool = False
     """Whether the signals that it combines are returned with the scores; for `blend`."""
+    reduced: bool = False
+    """Whether it reads required features alone, which takes less time."""
 
     @cached_property
     def features(self) -> FeatureNeeds:
         """What it reads; offsets only for details."""
-        optional = self.rescorer.wants if self.detail else self.rescorer.wants - {Feature.OFFSETS}
-        if self.partial is not None:
-            optional |= self.partial.takes(self.params)
         required = self.rescorer.needs(self.params)
+        optional = self.rescorer.wants if self.detail else self.rescorer.wants - {Feature.OFFSETS}
+        optional = frozenset() if self.reduced else optional | self.taken
         return FeatureNeeds(self.rescorer.name, required, optional, partial=self.partial is not None)
+
+    @cached_property
+    def taken(self) -> frozenset[Feature]:
+        """Features that change the scores where an index carries them, and that it works without."""
+        return frozenset() if self.partial is None else self.partial.takes(self.params)
 
     @cached_property
     def partial(self) -> PartialRescorer[Any] | None:

@@ -36,7 +36,7 @@ class CallerLimits:
         if not self._requests:
             yield
             return
-        key = self._key(incoming)
+        key = self.key(incoming)
         if self._in_flight[key] >= self._requests:
             raise TooManyRequests(
                 f"this caller has {self._requests} requests that are being answered: wait for one of them "
@@ -57,7 +57,7 @@ class CallerLimits:
         """
         if not self._windows:
             return
-        key, now, burst = self._key(incoming), self._clock(), max(1.0, self._windows)
+        key, now, burst = self.key(incoming), self._clock(), max(1.0, self._windows)
         left, since = self._allowances.get(key) or (burst, now)
         left = min(burst, left + (now - since) * self._windows)
         if left < 1:
@@ -69,6 +69,7 @@ class CallerLimits:
             )
         self._allowances.put(key, (left - count, now))
 
-    def _key(self, incoming: RawRequest) -> bytes:
+    def key(self, incoming: RawRequest) -> bytes:
+        """Return the key of the caller of a request."""
         credentials = [pair for pair in incoming.headers if pair[0] in _CREDENTIALS]
         return self._keys.of(credentials, b"" if credentials else incoming.client.encode())

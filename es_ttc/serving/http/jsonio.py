@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import orjson
 
+from es_ttc.common.long_steps import long_step
 from es_ttc.errors import InvalidRequest
 
 _DIGITS_TO_ZERO = bytes(0x30 if 0x30 <= byte <= 0x39 else byte for byte in range(256))
@@ -34,8 +35,10 @@ def loads_json(raw: bytes) -> Any:
 
 
 async def loads_answer(raw: bytes) -> Any:
-    """Decode an answer of the engine as :func:`loads`, a long one on a thread."""
-    return loads_json(raw) if len(raw) <= LONG else await asyncio.to_thread(loads_json, raw)
+    """Decode an answer of the engine as :func:`loads`, a long one on a thread; what follows is a long step."""
+    decoded = await asyncio.to_thread(loads_json, raw) if len(raw) > LONG else None
+    await long_step()
+    return loads_json(raw) if len(raw) <= LONG else decoded
 
 
 def loads_unique(raw: bytes) -> Any:

@@ -166,6 +166,13 @@ class SearchPlan:
         """Whether the engine is asked for the parts of the query, by named queries with scores."""
         return self.parts is not None and self.parts.query is not None
 
+    def page_alone(self) -> "SearchPlan":
+        """Return the plan of a search whose window is not ranked: fewer hits are requested, if that is possible."""
+        end = self.page.start + self.page.size
+        if self.collapse is not None or self.later or end >= self.page.fetch:
+            return self
+        return replace(self, page=replace(self.page, fetch=end), body={**self.body, "size": end})
+
     def undivided_query(self, reason: str | None = None) -> "SearchPlan":
         """Return the plan of a search whose query's words are not told from what else it says."""
         return replace(self, parts=None, undivided=reason)

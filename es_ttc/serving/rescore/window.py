@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from es_ttc.errors import EsTtcError, MissingFeature
+from es_ttc.errors import DeadlineExceeded, EsTtcError, MissingFeature
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import SelectiveRescorer
 from es_ttc.rescorers.relevance import Calibration
@@ -22,6 +22,7 @@ from es_ttc.serving.features.on_demand import Coverage
 from es_ttc.serving.features.scores import Method, Timings, WindowRequest, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
+from es_ttc.serving.load import CallerLoad, Rung
 from es_ttc.serving.logs import log
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.request import SearchItem, SearchRequest
@@ -47,6 +48,7 @@ class WindowRescoring:
         calibration: From which hits' relevance is computed; None if it is not shown, or there is none.
         budget: The scoring timeout, in ms; the caller's own timeout may be shorter.
         started: `time.perf_counter` when the request arrived.
+        rung: What it gives up, because scoring is expected to take `expected` seconds.
     """
 
     gateway: Gateway
@@ -60,6 +62,8 @@ class WindowRescoring:
     search_again: SearchAgain
     budget: float
     started: float
+    rung: Rung
+    expected: float
 
     @classmethod
     def begin(
@@ -70,6 +74,7 @@ class WindowRescoring:
         item: SearchItem,
         plan: SearchPlan,
         again: SearchAgain,
+        load: CallerLoad,
         *,
         calibrated: str,
         encode: bool,
@@ -94,16 +99,25 @@ class WindowRescoring:
             plan = plan.undivided_query()
         elif request.is_multi and plan.is_divided:
             plan = plan.undivided_query("an `_msearch` does not return the scores of named queries")
+        budget = plan.section.timeout_ms or gateway.settings.scoring_timeout_ms
+        rung, expected = load.rung(min(budget, plan.timeout_ms or budget) / 1000)
+        rung = lowest_rung(rung, plan, method)
+        load.begin(rung)
+        if rung is Rung.FIRST_PASS and plan.problem is None:
+            plan = replace(plan.page_alone(), problem=expected_late(expected, budget))
+        method = replace(method, reduced=rung is not Rung.FULL)
         caller, possible = request.caller(item), plan.problem is None
         begun = candidates = None
-        count = candidates_of(plan, method) if possible else 0
+        count = candidates_of(plan, method) if possible and rung is not Rung.NO_CANDIDATES else 0
         if (plan.page.fetch or count) and encode and possible:
             begun = gateway.scorer.begin_encoding(method, plan.texts, caller)
         if count:
             tokens = method.features.query_tokens
             candidates = start_candidates(gateway, known, request, item, plan, count, begun, tokens=tokens)
-        budget = plan.section.timeout_ms or gateway.settings.scoring_timeout_ms
-        return cls(gateway, plan, caller, method, tuned, calibration, begun, candidates, again, budget, request.started)
+        return cls(
+            gateway, plan, caller, method, tuned, calibration, begun, candidates, again, budget, request.started,
+            rung, expected,
+        )  # fmt: skip
 
     @property
     def counts_candidates(self) -> bool:
@@ -136,6 +150,8 @@ class WindowRescoring:
             require_scores(hits, "the search failed")
             deadline = Deadline.within(self.budget, timeout_ms=plan.timeout_ms, started=self.started, since=since)
             scored = await deadline.run(self._scored(hits, timings, coverage), "scoring", method=plan.section.method)
+            if first_pass_ms is not None:
+                self.gateway.load.scored(time.perf_counter() - self.started - first_pass_ms / 1000)
         if isinstance(scored, EsTtcError):
             if plan.section.on_error == "fail":
                 raise scored
@@ -215,8 +231,12 @@ class WindowRescoring:
 
     def _parts(self, hits: Sequence[Any], coverage: Coverage, scored: int) -> dict[str, Any]:
         """Return the parts of a summary that do not depend on whether the method was applied."""
-        tuned = {"tuned": dict(self.tuned)} if self.tuned else {}
-        return {"window": min(len(hits), self.plan.page.window), **tuned, "scored": scored, **coverage.as_dict()}
+        parts: dict[str, Any] = {"window": min(len(hits), self.plan.page.window)}
+        if self.tuned:
+            parts["tuned"] = dict(self.tuned)
+        if self.rung is not Rung.FULL:
+            parts["load"] = {"rung": self.rung.value, "expected_ms": round(1000 * self.expected)}
+        return {**parts, "scored": scored, **coverage.as_dict()}
 
     def _summary(
         self, hits: Sequence[Any], window: ScoredWindow, ordered: Order, timings: Timings, coverage: Coverage
@@ -246,3 +266,22 @@ def candidates_of(plan: SearchPlan, method: Method) -> int:
     if plan.section.candidates is not None and plan.section.candidates.knn is not None:
         return plan.section.candidates.knn
     return plan.page.window if method.partial is not None and method.partial.joins_nearest else 0
+
+
+def lowest_rung(rung: Rung, plan: SearchPlan, method: Method) -> Rung:
+    """Return the rung that a search may go down to.
+
+    One that asks for an error, for certain signals, candidates or relevance gets them, or the engine's own order.
+    """
+    asked = plan.section.candidates is not None or method.signals or not method.taken
+    if plan.section.on_error == "fail" or (asked and rung is not Rung.FIRST_PASS):
+        return Rung.FULL
+    return rung
+
+
+def expected_late(expected: float, budget: float) -> DeadlineExceeded:
+    """Return why a search is not scored whose scoring is expected to take some seconds, with a budget in ms."""
+    return DeadlineExceeded(
+        f"so many searches are being answered that scoring would take about {1000 * expected:.0f} ms, and its budget "
+        f"is {budget:g} ms"
+    )
