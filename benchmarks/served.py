@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import numpy as np
 import orjson
+import psutil
 from numpy.typing import NDArray
 
 from es_ttc.encoders import load_encoder
@@ -49,7 +50,7 @@ class Gateway:
 
     Attributes:
         url: Where it listens.
-        pid: Its process.
+        pid: The process that answers; of several, one.
     """
 
     url: str
@@ -181,7 +182,8 @@ def gateway(engine: str, *, port: int = 0, **settings: object) -> Iterator[Gatew
         env={**os.environ, **told},
     ) as process:
         try:
-            yield Gateway(_ready_url(process), process.pid)
+            url = _ready_url(process)
+            yield Gateway(url, psutil.Process(process.pid).children()[0].pid)
         finally:
             process.terminate()
 
