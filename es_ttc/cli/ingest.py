@@ -85,6 +85,7 @@ class IngestCommand:
     "es-ttc ingest articles articles.jsonl --resume",
     "es-ttc ingest articles articles.jsonl --processes 8",
     "zcat dump.jsonl.gz | es-ttc ingest articles -",
+    "es-ttc ingest handbook docs/",
 )
 def ingest(
     name: str,
@@ -119,10 +120,13 @@ def ingest(
 ) -> int:
     """Write documents with their features into the index NAME.
 
-    A FILE is .jsonl, .ndjson, .csv or .tsv (each also .gz), .parquet, or - for JSON lines on standard input. A missing
-    index is created with defaults. If its documents have no `text`, the fields to encode and the id are proposed from
-    the first documents. Documents that the index already holds, unchanged, are skipped, so a second run costs little.
-    A document with a known id replaces the old one.
+    A FILE is .jsonl, .ndjson, .csv or .tsv (each also .gz), .parquet, or - for JSON lines on standard input. It may
+    also be a document (.md, .html, .txt, .pdf) or a folder of documents: the ids are their paths in the folder, the
+    titles their first headings.
+
+    A missing index is created with defaults. If its documents have no `text`, the fields to encode and the id are
+    proposed from the first documents. Documents that the index already holds, unchanged, are skipped, so a second run
+    costs little. A document with a known id replaces the old one.
 
     Exit status: 0 when every document is in the index, which is queried for each of them at the end; 1 when some were
     rejected (the others are in the index), are missing at the end, or the run failed; 130 when it was stopped. Rejected

@@ -206,6 +206,12 @@ def test_an_absent_index_is_made_with_defaults_and_that_is_said(
     captured = capsys.readouterr()
     assert f"made index [{index_name}] with defaults: fields title,text" in captured.err
     assert "1 documents written" in captured.out
+    (here / "notes").mkdir()
+    (here / "notes" / "bees.md").write_text("# Bees\n\nmake honey")
+    assert run(["ingest", index_name, "notes"]) == 0
+    stored = call(os.environ["ES_TTC_ENGINE"], "GET", f"/{index_name}/_doc/bees.md?_source_excludes=ttc").json()
+    assert stored["_source"] == {"title": "Bees", "text": "make honey"}
+    capsys.readouterr()
     assert run(["index", "create", index_name]) == 1
     assert "exists already" in capsys.readouterr().err
     assert run(["index", "show", index_name]) == 0
