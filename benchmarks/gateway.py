@@ -1,4 +1,4 @@
-"""What the gateway costs: pass-through, spectral rescoring warm and cold, throughput. Needs a running engine.
+"""What the gateway costs: pass-through, spectral rescoring warm and cold, throughput, memory. Needs a running engine.
 
 On OpenSearch spectral is set against the engine's own way to score a window by token vectors, a rescore by the script
 function `lateInteractionScore`, which reads them as JSON arrays from `_source`. Elasticsearch has no such function.
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import psutil
 
 from benchmarks.common import heading, table
 from benchmarks.served import (
@@ -53,7 +54,12 @@ _OFTEN = 11
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
-    url = parser.parse_args().engine
+    parser.add_argument("--memory", action="store_true", help="measure memory at the start alone")
+    arguments = parser.parse_args()
+    url = arguments.engine
+    print(table(("workers", "first process, MB", "a worker, MB", "all, MB"), _memory(url)))
+    if arguments.memory:
+        return
     product = asyncio.run(_fill(url))
     try:
         with gateway(url) as warm, gateway(url, feature_cache_mb=0) as forgetful, gateway(url, compiled=False) as plain:
@@ -61,6 +67,18 @@ def main() -> None:
             _report(url, warm.url, forgetful.url, plain.url, product)
     finally:
         asyncio.run(_clear(url))
+
+
+def _memory(url: str) -> list[tuple[str, ...]]:
+    """Return the memory of gateways that are ready and have answered nothing: what is shared counts in parts (PSS)."""
+    rows: list[tuple[str, ...]] = []
+    for workers in (1, 2, 4):
+        with gateway(url, workers=workers) as running:
+            first = psutil.Process(running.pid).parent()
+            assert first is not None
+            own, *others = [one.memory_full_info().pss / 1e6 for one in (first, *first.children())]
+            rows.append((str(workers), f"{own:.0f}", f"{statistics.mean(others):.0f}", f"{own + sum(others):.0f}"))
+    return rows
 
 
 def _warm_up(engine: str, *gateways: str) -> None:

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import numpy as np
 import orjson
+import psutil
 from numpy.typing import NDArray
 
 from es_ttc.encoders import load_encoder
@@ -50,7 +51,7 @@ class Gateway:
 
     Attributes:
         url: Where it listens.
-        pid: Its process.
+        pid: The process that answers; of several, one.
     """
 
     url: str
@@ -184,7 +185,8 @@ def gateway(engine: str, *, port: int = 0, folder: Path | None = None, **setting
         env={**os.environ, **told, **({} if folder is None else {"PYTHONPATH": str(folder.resolve())})},
     ) as process:
         try:
-            yield Gateway(_ready_url(process), process.pid)
+            url = _ready_url(process)
+            yield Gateway(url, psutil.Process(process.pid).children()[0].pid)
         finally:
             process.terminate()
 

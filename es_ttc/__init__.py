@@ -1,9 +1,6 @@
 """es-ttc: better ranking for an Elasticsearch or OpenSearch index, by test-time compute on a frozen encoder."""
 
 import os
-from importlib.metadata import version
-
-__version__ = version("es-ttc")
 
 for _name in (
     "DO_NOT_TRACK",
@@ -13,3 +10,12 @@ for _name in (
     "VLLM_NO_USAGE_STATS",
 ):
     os.environ.setdefault(_name, "1")  # libraries read these when they are imported: nothing is reported to anyone
+
+
+def __getattr__(name: str) -> str:
+    """Return the version when it is asked for: to read it takes more memory than the first process of a gateway has."""
+    if name != "__version__":
+        raise AttributeError(f"module [es_ttc] has no attribute [{name}]")
+    from importlib.metadata import version
+
+    return version("es-ttc")

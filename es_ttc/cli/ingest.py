@@ -41,7 +41,7 @@ from es_ttc.index.ingest.checkpoint import IngestCheckpoint, IngestRunKey, finge
 from es_ttc.index.ingest.columns import ColumnType, parse_types
 from es_ttc.index.ingest.encode_parts import EncodeProcesses
 from es_ttc.index.ingest.pipeline import ReportIngest
-from es_ttc.index.ingest.proposal import describe, propose_fields
+from es_ttc.index.ingest.proposal import describe, number_fields, propose_fields
 from es_ttc.index.ingest.readers import Csv, Record, count_records
 from es_ttc.index.ingest.size_estimate import estimate_size, share_with_text
 from es_ttc.index.mappings.contents import stored_bytes
@@ -85,6 +85,7 @@ class IngestCommand:
     "es-ttc ingest articles articles.jsonl --resume",
     "es-ttc ingest articles articles.jsonl --processes 8",
     "zcat dump.jsonl.gz | es-ttc ingest articles -",
+    "es-ttc ingest handbook docs/",
 )
 def ingest(
     name: str,
@@ -119,10 +120,13 @@ def ingest(
 ) -> int:
     """Write documents with their features into the index NAME.
 
-    A FILE is .jsonl, .ndjson, .csv or .tsv (each also .gz), .parquet, or - for JSON lines on standard input. A missing
-    index is created with defaults. If its documents have no `text`, the fields to encode and the id are proposed from
-    the first documents. Documents that the index already holds, unchanged, are skipped, so a second run costs little.
-    A document with a known id replaces the old one.
+    A FILE is .jsonl, .ndjson, .csv or .tsv (each also .gz), .parquet, or - for JSON lines on standard input. It may
+    also be a document (.md, .html, .txt, .pdf) or a folder of documents: the ids are their paths in the folder, the
+    titles their first headings.
+
+    A missing index is created with defaults. If its documents have no `text`, the fields to encode and the id are
+    proposed from the first documents. Documents that the index already holds, unchanged, are skipped, so a second run
+    costs little. A document with a known id replaces the old one.
 
     Exit status: 0 when every document is in the index, which is queried for each of them at the end; 1 when some were
     rejected (the others are in the index), are missing at the end, or the run failed; 130 when it was stopped. Rejected
@@ -244,6 +248,11 @@ async def _ready(
     documents = [record.document for record in records if record.document]
     _require_documents(request, documents)
     if spec is None:
+        for name in number_fields(documents, request.text_fields or ()):
+            raise InvalidRequest(
+                f"[{name}] is a number in the first {len(documents)} documents, which has no text to encode: name the "
+                "fields that hold text with --text-fields"
+            )
         request = _with_proposal(request, documents)
     encoder = await asyncio.to_thread(loaded_encoder, settings, spec.encoder if spec else None)
     if spec is None:
@@ -315,7 +324,7 @@ def _with_proposal(request: IngestCommand, documents: Sequence[Mapping[str, Any]
         return request  # without any, the check that follows names the fields that there are
     chosen = replace(request.options, id_field=request.options.id_field or proposal.id_field)
     command = f"es-ttc ingest {request.name} {' '.join(request.files)} {proposal.options}"
-    described = describe(documents, proposal.text_fields)
+    described = ", ".join(map(str, describe(documents, proposal.text_fields)))
     take_proposal(f"{_no_text(documents, empty)}; proposed: {described}: {command}", yes=request.yes)
     return replace(request, text_fields=proposal.text_fields, options=chosen)
 

@@ -15,13 +15,13 @@ from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
 from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.ingest.compose import compose
+from es_ttc.index.mappings.indices import NUMBER_TYPES
 from es_ttc.index.mappings.queries import matching
 from es_ttc.index.mappings.spec import VECTOR, IndexSpec
 from es_ttc.lab.evaluation.methods import KNN, resolve_one
 from es_ttc.rewriters import registry as rewriters
 
 _REWRITING = "60s"
-_NUMBERS = {"byte", "short", "integer", "long", "unsigned_long", "half_float", "float", "scaled_float", "double"}
 COMPARED = ("bm25", "hybrid")  # rankings that a method's is compared with
 CLI_WINDOW = 100  # number of documents that a method rescores, and over which rankings are compared
 
@@ -86,7 +86,7 @@ async def require_compared_fields(target: SearchTarget, query: CliQuery) -> None
             fix = f": did you mean [{near}]?" if near else ", which --filter compares"
             raise InvalidRequest(f"index [{target.index}] has no field [{field}]{fix}")
         wrong = [one for one in (value.values() if isinstance(value, Mapping) else [value]) if not _is_number(one)]
-        if wrong and answer["fields"][field].keys() <= _NUMBERS:
+        if wrong and answer["fields"][field].keys() <= NUMBER_TYPES:
             raise InvalidRequest(
                 f"[{field}] of index [{target.index}] is a number, and --filter compares it with {shown(wrong[0])}: "
                 f"give a number, as in '{field}<=100'"
@@ -130,7 +130,7 @@ async def facets_of(target: SearchTarget, query: CliQuery, names: Sequence[str])
                 f"the values of field [{name}] of index [{target.index}] cannot be counted: name another"
             )
         counted = {"terms": {"field": field, "size": 10}}
-        aggregations[name] = {"stats": {"field": field}} if set(kinds) <= _NUMBERS else counted
+        aggregations[name] = {"stats": {"field": field}} if set(kinds) <= NUMBER_TYPES else counted
     answer = await target.client.search(target.index, {**_body(target, query), "aggs": aggregations})
     return {
         name: {bucket.get("key_as_string", bucket["key"]): bucket["doc_count"] for bucket in facet["buckets"]}

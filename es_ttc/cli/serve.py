@@ -31,11 +31,11 @@ from es_ttc.rescorers.learned.model import read_models
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.gateway import promoted_programs
 from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.launch import serve_with_workers
 from es_ttc.serving.logs import configure_logs
 from es_ttc.serving.server import address_of, bind, server_certificate
 from es_ttc.serving.server import serve as run
 from es_ttc.serving.trial import require_trial_possible
-from es_ttc.serving.workers import serve_with_workers
 from es_ttc.settings import GatewaySettings
 
 _LOOK_SECONDS = 3.0
@@ -105,10 +105,11 @@ def serve(
             _introduce(settings, url, running, indices, unread)
         for sentence in _warnings(settings, url, engine_url, version, reachable=reachable):
             click.echo(f"es-ttc: {sentence}", err=True)
-        if settings.workers > 1:
-            serve_with_workers(settings, listening, lambda: GatewaySettings(**given_settings), playground_routes)
-        else:
+        if sys.platform == "win32":
             run(settings, listening, playground_routes)
+        else:
+            further = f"{playground_routes.__module__}:{playground_routes.__qualname__}"
+            serve_with_workers(settings, listening.fileno(), given_settings, further)
 
 
 def _warnings(

@@ -1,9 +1,12 @@
 """What features will take on disk, in a sentence, before they are written."""
 
+from collections.abc import Sequence
+
 from rich.table import Table
 
 from es_ttc.cli.common import mebibytes
 from es_ttc.cli.tables import table
+from es_ttc.index.ingest.proposal import FieldDescription
 from es_ttc.index.ingest.size_estimate import SizeEstimate
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.vectors.codecs import PROFILES
@@ -57,6 +60,19 @@ def described_storage(spec: IndexSpec) -> str:
     name = next((name for name, storage in PROFILES.items() if storage == (spec.codec, spec.skip_tokens)), None)
     skipped = "" if spec.skip_tokens == "none" else f" --skip-tokens {spec.skip_tokens}"
     return f"--storage {name}" if name else f"--codec {spec.codec}{skipped}"
+
+
+def time_sentence(size: SizeEstimate, documents: int, source_bytes: int | None) -> str:
+    """Return how many documents are encoded, how long that takes, and the size of their index."""
+    took = _duration(documents * size.seconds)
+    own = "" if source_bytes is None else f"; the index itself takes {mebibytes(source_bytes)}"
+    return f"{documents:,} documents with text, {size.tokens:,.0f} tokens each: {took} of encoding here{own}"
+
+
+def fields_table(fields: Sequence[FieldDescription]) -> Table:
+    """Return a table of the text fields, as the first documents have them."""
+    rows = [[one.name, ", ".join(one.languages), str(one.words), "HTML" * one.html] for one in fields]
+    return table(["text field", "language", "words", "markup"], rows)
 
 
 def size_table(size: SizeEstimate, chosen: str, documents: int) -> Table:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from es_ttc.common.markup import SOFT_HYPHEN, blanked
-from es_ttc.common.whole_words import whole_words
+from es_ttc.common.whole_words import MAX_WORD, whole_words
 
 MATCH = "black on yellow"
 UP = "green"
@@ -228,8 +228,12 @@ def _head(text: str, cells: int) -> str:
 
 
 def _tail(text: str, cells: int) -> str:
-    """Return the end of a text, within a number of cells, with … if it was cut."""
-    return _head(text[::-1], cells)[::-1]
+    """Return the end of a text from the beginning of a word, within a number of cells, with … if it was cut."""
+    shown = _head(text[::-1], cells)[::-1]
+    if shown == text or text[-len(shown)].isspace():
+        return shown
+    part, space, rest = shown.partition(" ")
+    return f"…{rest}" if space and len(part) <= MAX_WORD else shown
 
 
 def method_table(rows: Mapping[str, tuple[float, float, float | None]]) -> Table:

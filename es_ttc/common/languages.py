@@ -25,11 +25,22 @@ _FREQUENT = {
     "Italian": "il che è per della gli con una sono nel",
     "Portuguese": "os que não uma para com do da em as",
     "Dutch": "het een en van niet met voor zijn op aan",
+    "Swedish": "och att det som är av för med till inte",
+    "Danish": "og at det er som af har med til ikke",
+    "Norwegian": "og at det er som av har med til ikke",
+    "Finnish": "ja ei se että oli hän mutta ovat kun tai",
+    "Polish": "w nie się że jest jak przez dla oraz są",
+    "Czech": "v se je že na jsou ale jako při není",
+    "Hungarian": "az és hogy nem egy van meg vagy csak",
+    "Romanian": "și în cu este pe care nu din sau să",
+    "Turkish": "ve bir bu için ile çok daha olarak olan gibi",
+    "Indonesian": "yang dan dengan untuk ini itu dari tidak pada adalah",
 }
 _WORDS = {language: frozenset(words.split()) for language, words in _FREQUENT.items()}
 _READ = 2_000  # characters of a text that are looked at
 _READ_TEXTS = 200
 _MIN_SHARE = 0.1  # share of a text's letters from which on kana make it Japanese rather than Chinese
+_MIN_FREQUENT = 0.02  # share of frequent words among a text's words from which on they tell its language
 LATIN = "Latin"
 HAN_HIRAGANA = "\u3005\u3041-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Ranges of a regular expression: letters that are words of their own to Lucene's standard tokenizer."""
@@ -50,7 +61,8 @@ def language_of(text: str) -> str:
     words = Counter(re.findall(r"\w+", text))
     hits = {language: sum(words[word] for word in frequent) for language, frequent in _WORDS.items()}
     best, second = sorted(hits.values(), reverse=True)[:2]
-    return max(hits, key=hits.__getitem__) if best >= 2 and best > second else LATIN
+    enough = best >= max(2, _MIN_FREQUENT * words.total())
+    return max(hits, key=hits.__getitem__) if enough and best > second else LATIN
 
 
 def common_language(texts: Sequence[str]) -> str:

@@ -7,23 +7,25 @@ from unicodedata import category
 
 from es_ttc.common.languages import HAN_HIRAGANA
 
-_MAX_WORD = 40  # length up to which a stretch is widened; longer ones belong to scripts without spaces
+MAX_WORD = 40  # length up to which a stretch is widened; longer ones belong to scripts without spaces
 _UNSPACED = re.compile(f"[{HAN_HIRAGANA}]")
+_POINT = re.compile(r"\d[.,]\d")
 _JOINERS = "\u200c\u200d"
 
 
 def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
     """Return a stretch of a text widened to whole words, for an encoder's tokens are often parts of words.
 
-    Words joined by hyphens are one: HOMA-IR. Han characters and hiragana are not widened, nor is an end without a
-    word boundary within 40 characters (another script without spaces). Combining marks stay with their character.
+    Words joined by hyphens are one: HOMA-IR; so are digits with a point or comma between them: 3.7. Han characters and
+    hiragana are not widened, nor is an end without a word boundary within 40 characters (another script without
+    spaces). Combining marks stay with their character.
     """
     if not 0 <= start < end <= len(text):
         return start, end
-    left = _length(text[max(0, start - _MAX_WORD) : start][::-1]) if _in_word(text[start]) else 0
-    right = _length(text[end : end + _MAX_WORD]) if _in_word(text[end - 1]) else 0
-    start -= left * (left < _MAX_WORD)
-    end += right * (right < _MAX_WORD)
+    left = _length(text[max(0, start - MAX_WORD) : start + 1][::-1]) if _in_word(text[start]) else 0
+    right = _length(text[end - 1 : end + MAX_WORD]) if _in_word(text[end - 1]) else 0
+    start -= left * (left < MAX_WORD)
+    end += right * (right < MAX_WORD)
     while start and _is_mark(text[start]):
         start -= 1
     while end < len(text) and _is_mark(text[end]):
@@ -42,9 +44,10 @@ def with_marks(text: str, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[in
     ]
 
 
-def _length(text: Sequence[str]) -> int:
-    """Return the number of characters at the beginning of a text that belong to a word."""
-    return sum(1 for _ in takewhile(_in_word, text))
+def _length(text: str) -> int:
+    """Return the number of characters that belong to the word of a text's first one, without that."""
+    word = takewhile(lambda place: _in_word(text[place]) or _POINT.match(text, place - 1), range(1, len(text)))
+    return sum(1 for _ in word)
 
 
 def _in_word(character: str) -> bool:

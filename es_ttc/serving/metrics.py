@@ -16,15 +16,13 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from es_ttc.common.caches import WatchedCache
+from es_ttc.serving.process import SHARED_FOLDER
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 GONE = 499
 """The status of a request whose client disconnected before the response."""
-SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that names the folder of worker processes' numbers."""
-
 
 WATCHED = {
     "in_flight_requests": "Requests being answered.",

@@ -1,7 +1,15 @@
 """What the processes of a gateway tell each other: whether they can rescore."""
 
-from ctypes import Array, c_ubyte
+import mmap
+import os
+import socket
 from enum import IntEnum
+from pathlib import Path
+
+DRAIN_SECONDS = 30
+"""How long requests that run may go on when a process ends."""
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names the folder of what the processes of a gateway share; the name is prometheus-client's."""
 
 
 class ProcessState(IntEnum):
@@ -12,8 +20,21 @@ class ProcessState(IntEnum):
     READY = 2
 
 
-ProcessStates = Array[c_ubyte]
-"""The state of each process, in memory that all of them share."""
+ProcessStates = mmap.mmap
+"""The state of each process, a byte, in memory that all of them share."""
+
+
+def open_states(length: int = 0) -> ProcessStates:
+    """Return the states of so many processes; those that there are without a length."""
+    with (Path(os.environ[SHARED_FOLDER]) / "states").open("w+b" if length else "r+b") as file:
+        if length:
+            file.truncate(length)
+        return mmap.mmap(file.fileno(), length)
+
+
+def refuse_further(listening: socket.socket) -> None:
+    """Let no further connection into the backlog: Linux resets those that wait there when the socket closes."""
+    listening.listen(0)
 
 
 class OnlyProcess:
@@ -31,7 +52,7 @@ class OnlyProcess:
 
 
 class WorkerProcess(OnlyProcess):
-    """One of several processes.
+    """One of several processes, or of those that replace each other.
 
     Attributes:
         replaces_another: Whether other processes can rescore already, so that this one need not accept connections

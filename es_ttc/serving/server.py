@@ -24,9 +24,9 @@ from es_ttc.serving.app import FurtherRoutes, create_app
 from es_ttc.serving.features.encoding import Loader
 from es_ttc.serving.http.protocol import LimitedProtocol, limited_protocol
 from es_ttc.serving.logs import log
+from es_ttc.serving.process import DRAIN_SECONDS, refuse_further
 from es_ttc.settings import GatewaySettings
 
-DRAIN_SECONDS = 30
 _BACKLOG = 2048
 _BACKLOG_SECONDS = 1.0
 _CERTIFICATE_SECONDS = 1.0
@@ -51,11 +51,6 @@ def bind(settings: GatewaySettings) -> socket.socket:
             ) from error
         raise ConfigurationError(f"cannot listen on {where}: {error.strerror}") from error
     return listening
-
-
-def refuse_further(listening: socket.socket) -> None:
-    """Let no further connection into the backlog: Linux resets those that wait there when the socket closes."""
-    listening.listen(0)
 
 
 def address_of(listening: socket.socket, *, tls: bool = False) -> str:
@@ -147,9 +142,15 @@ class _Server(uvicorn.Server):
     """A server that says when it accepts requests."""
 
     def __init__(
-        self, config: uvicorn.Config, certificate: ServerCertificate | None, started: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        certificate: ServerCertificate | None,
+        started: Callable[[], None],
+        *,
+        shares_address: bool,
     ) -> None:
         super().__init__(config)
+        self._shares_address = shares_address
         self._certificate = certificate
         self._replacing: asyncio.Task[None] | None = None
         self._say_started = started
@@ -169,7 +170,7 @@ class _Server(uvicorn.Server):
         cast("type[LimitedProtocol]", self.config.http_protocol_class).leaving = True
         waiting, until = select.poll(), time.monotonic() + _BACKLOG_SECONDS
         for listening in sockets or ():
-            if self.config.workers == 1:  # of several processes, the others still accept
+            if not self._shares_address:
                 refuse_further(listening)
             waiting.register(listening, select.POLLIN)
         while waiting.poll(0) and time.monotonic() < until:  # noqa: ASYNC110 - the event loop accepts them meanwhile
@@ -184,8 +185,21 @@ class _Server(uvicorn.Server):
             certificate.refresh()
 
 
-def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], None] = lambda: None) -> _Server:
-    """Return a server with the limits from the settings; it is not started."""
+def server_of(
+    app: ASGIApp,
+    settings: GatewaySettings,
+    started: Callable[[], None] = lambda: None,
+    *,
+    shares_address: bool = False,
+) -> _Server:
+    """Return a server with the limits from the settings; it is not started.
+
+    Args:
+        app: The application.
+        settings: The settings.
+        started: Called when it accepts connections.
+        shares_address: Whether other processes accept connections at its address while this one ends.
+    """
     certificate = server_certificate(settings)
     logging.getLogger("uvicorn.access").disabled = True  # its lines contain query strings
     return _Server(
@@ -193,7 +207,6 @@ def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], Non
             app,
             http=limited_protocol(settings),
             ws="none",
-            workers=settings.workers,
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -207,4 +220,5 @@ def server_of(app: ASGIApp, settings: GatewaySettings, started: Callable[[], Non
         ),
         certificate,
         started,
+        shares_address=shares_address,
     )

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,6 +75,8 @@ def test_make_fill_show_and_delete_an_index(work: Path, index_name: str, capsys:
 def test_texts_that_are_not_in_the_usual_field(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     shoes = [f"A-{n};Red shoe {n};{n},50;A light shoe for summer number {n};0{n}\n" for n in range(10, 30)]
     (here / "shop.csv").write_text("sku;title;price;description;zip\n" + "".join(shoes))
+    assert run(["ingest", index_name, "shop.csv", "--text-fields", "title,price"]) == 1
+    assert "[price] is a number in the first 20 documents" in capsys.readouterr().err
     assert run(["ingest", index_name, "shop.csv"]) == 1
     command = f"es-ttc ingest {index_name} shop.csv --text-fields title,description --id-field sku"
     assert f": {command} (--yes takes it)" in capsys.readouterr().err
@@ -96,8 +99,18 @@ def test_fields_of_an_existing_index_are_proposed(
 ) -> None:
     assert here.exists()
     for number in range(3):
-        shoe = {"name": f"Red shoe {number}", "about": f"<p>A light shoe for summer number {number}</p>"}
+        shoe = {
+            "name": f"Red shoe {number}",
+            "price": number,
+            "about": f"<p>A light shoe for summer number {number}</p>",
+        }
         call(opensearch_url, "PUT", f"/{index_name}/_doc/{number}?refresh=true", shoe)
+    assert run(["attach", index_name, "--text-fields", "name,price"]) == 1
+    assert f"[price] of index [{index_name}] is a number (long)" in capsys.readouterr().err
+    assert run(["attach", index_name, "--dry-run"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"about +English +\d+ +HTML", told)
+    assert told.index("--tokens none") < told.index("--storage small") < told.index("--storage default *")
     assert run(["attach", index_name]) == 1
     told = capsys.readouterr().err
     assert "proposed: --text-fields name,about: name (" in told
@@ -193,6 +206,12 @@ def test_an_absent_index_is_made_with_defaults_and_that_is_said(
     captured = capsys.readouterr()
     assert f"made index [{index_name}] with defaults: fields title,text" in captured.err
     assert "1 documents written" in captured.out
+    (here / "notes").mkdir()
+    (here / "notes" / "bees.md").write_text("# Bees\n\nmake honey")
+    assert run(["ingest", index_name, "notes"]) == 0
+    stored = call(os.environ["ES_TTC_ENGINE"], "GET", f"/{index_name}/_doc/bees.md?_source_excludes=ttc").json()
+    assert stored["_source"] == {"title": "Bees", "text": "make honey"}
+    capsys.readouterr()
     assert run(["index", "create", index_name]) == 1
     assert "exists already" in capsys.readouterr().err
     assert run(["index", "show", index_name]) == 0

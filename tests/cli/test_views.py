@@ -1,6 +1,7 @@
 """What the terminal shows of rankings: fitting any width, marking moves and matches, obeying no document."""
 
 import io
+import re
 
 import pytest
 from hypothesis import given
@@ -120,6 +121,8 @@ def test_without_a_match_a_passage_is_the_beginning() -> None:
         ("measured by HOMA-IR and more", "-I", "«HOMA-IR»"),
         ("steatohepatitis, fatty", "hepati", "«steatohepatitis»"),
         ("two words (here)", "two words", "«two words»"),
+        ("takes 3.7 GB, 1,000 times", "takes 3", "«takes 3.7» GB"),
+        ("takes 3.7 GB, 1,000. Then", "000", "GB, «1,000». Then"),
         ("a function() call", "()", "function«()» call"),
         ("<p>The caf&eacute; <b>opens</b></p>", "caf&eacute;", "The «café» opens"),
         ("bab\u0301\u0323 c", "a", "«bab\u0301\u0323»"),
@@ -132,6 +135,13 @@ def test_without_a_match_a_passage_is_the_beginning() -> None:
 def test_a_match_is_widened_to_whole_words(text: str, match: str, marked: str) -> None:
     start = text.index(match)
     assert marked in shown(ShownPassage(hit("a", ShownSpan("text", start, start + len(match)), text)))
+
+
+def test_a_passage_that_is_cut_begins_at_a_word() -> None:
+    text = "unbelievable " * 20 + "match " + "after " * 20
+    start = text.index("match")
+    lines = shown(ShownPassage(hit("a", ShownSpan("text", start, start + 5), text), 1), 50)
+    assert re.search(r"…(unbelievable )+«match» after", lines)
 
 
 def test_a_match_in_the_title_is_shown_in_the_title() -> None:

@@ -17,7 +17,7 @@ from es_ttc import __version__
 from es_ttc.cli.app import load_command
 from es_ttc.common.files import locked, make_folder
 from es_ttc.serving.admin.openapi import OPERATIONS
-from es_ttc.serving.server import DRAIN_SECONDS
+from es_ttc.serving.process import DRAIN_SECONDS
 from es_ttc.settings import GatewaySettings
 from tests.docker.test_monitoring import scraped
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from es_ttc.cli.app import load_command
-from es_ttc.serving.server import DRAIN_SECONDS
+from es_ttc.serving.process import DRAIN_SECONDS
 from es_ttc.settings import GatewaySettings
 
 FOLDER = Path(__file__).parents[2] / "docker" / "systemd"

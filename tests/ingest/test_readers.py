@@ -155,7 +155,7 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
         open_source(str(write(tmp_path / "a.parquet", "no")))
 
 
-@pytest.mark.parametrize("name", ["absent.jsonl", "a.json", "a.txt", "a.gz"])
+@pytest.mark.parametrize("name", ["absent.jsonl", "a.json", "a.docx", "a.gz"])
 def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if not name.startswith("absent"):
@@ -201,6 +201,61 @@ def test_records_of_unequal_length_are_counted_not_guessed(tmp_path: Path, monke
     assert count_records(Inputs([open_source(str(plain))])) == pytest.approx(301, rel=0.25)
 
 
-def test_a_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="is a directory"):
+def test_documents_of_a_folder_have_their_paths_and_first_headings(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "guide/front.md": "---\ntitle: 'Not this'\n---\n```\n# no heading\n```\n## The [second](x.md) `one` ##\n"
+        "A *text*.\n# C#\n",
+        "guide/only_front.markdown": '---\ntitle: "From above"\n---\nA text.\n',
+        "guide/underlined.md": "Above\n=====\n\nBelow.",
+        "bare-name.md": "No heading.",
+        "page.html": "<html><head><title>Page</title><style>h1 {}</style></head><body><!-- <h1>no</h1> --><p>Before</p>"
+        "<h2 class='a'>Caf&eacute; <b>here</b></h2><script>var a = '<h1>';</script><ul><li>one<li>two&nbsp;three</ul>",
+        "titled.htm": "<title>Page &amp; title</title><p>Only\na text",
+        "notes.txt": "\ufeffFirst line.\nSecond line.\n",
+        "wrong.txt": b"\xff\xfe\xfa",
+        ".hidden/a.md": "# Hidden",
+        "data.jsonl": "{}",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, content)
+    found = read(tmp_path)
+    assert [(one.document or {"_id": one.raw}) for one in found] == [
+        {"_id": "bare-name.md", "title": "bare name", "text": "No heading."},
+        {
+            "_id": "guide/front.md",
+            "title": "The second one",
+            "text": "```\n# no heading\n```\nA *text*.\n# C#",
+        },
+        {"_id": "guide/only_front.markdown", "title": "From above", "text": "A text."},
+        {"_id": "guide/underlined.md", "title": "Above", "text": "Below."},
+        {"_id": "notes.txt", "title": "notes", "text": "First line.\nSecond line."},
+        {"_id": "page.html", "title": "Café here", "text": "Before\none\ntwo three"},
+        {"_id": "titled.htm", "title": "Page & title", "text": "Only\na text"},
+        {"_id": str(tmp_path / "wrong.txt")},
+    ]
+    assert "UTF-16" in (found[-1].error or "")
+    [alone] = read(tmp_path / "guide" / "underlined.md")
+    assert alone.document == {"_id": "underlined.md", "title": "Above", "text": "Below."}
+    assert count_records(Inputs([open_source(str(tmp_path))])) == 8
+
+
+def test_pdf_is_read_by_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pytest.importorskip("pypdf")
+    figure = pyplot.figure()
+    figure.text(0.1, 0.5, "A kettle boils water.")
+    figure.savefig(tmp_path / "manual.pdf", metadata={"Title": "The manual"})
+    pyplot.close(figure)
+    write(tmp_path / "wrong.pdf", "no PDF")
+    good, wrong = read(tmp_path)
+    assert good.document == {"_id": "manual.pdf", "title": "The manual", "text": "A kettle boils water."}
+    assert "cannot be read as PDF" in (wrong.error or "")
+    monkeypatch.setitem(sys.modules, "pypdf", None)
+    with pytest.raises(EsTtcError, match=r"es-ttc\[pdf\]"):
+        open_source(str(tmp_path))
+
+
+def test_a_folder_without_documents_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=r"has no file of \.md"):
         open_source(str(tmp_path))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
+import psutil
 import pytest
 
 from es_ttc.encoders.base import Encoder
@@ -122,7 +123,7 @@ def test_a_call_of_ours_that_is_never_answered_ends_with_its_timeout(
         assert "did not answer in time" in refused.reason
 
 
-def test_a_gateway_that_is_killed_while_it_answers(node: OwnNode, index: str) -> None:
+def test_a_worker_that_is_killed_while_it_answers_is_started_again(node: OwnNode, index: str) -> None:
     asked, release = threading.Event(), threading.Event()
 
     def hold(request: Passed) -> None:
@@ -130,27 +131,26 @@ def test_a_gateway_that_is_killed_while_it_answers(node: OwnNode, index: str) ->
             asked.set()
             assert release.wait(60)
 
-    with relay(node.url) as between:
-        with serving(between.url) as (process, url):
-            between.before = hold
-            with ThreadPoolExecutor(1) as clients:
-                waiting = clients.submit(search, url, index, BODY | {"rescore": ttc_rescore(timeout="50s")})
-                assert asked.wait(60)
-                process.kill()
-                with pytest.raises(OSError) as broken:  # noqa: PT011 - a reset or an empty answer, as the system has it
-                    waiting.result(30)
-                assert not isinstance(broken.value, TimeoutError)
-            release.set()
+    with relay(node.url) as between, serving(between.url) as (process, url):
+        between.before = hold
+        with ThreadPoolExecutor(1) as clients:
+            waiting = clients.submit(search, url, index, BODY | {"rescore": ttc_rescore(timeout="50s")})
+            assert asked.wait(60)
+            [worker] = psutil.Process(process.pid).children()
+            worker.kill()
+            with pytest.raises(OSError) as broken:  # noqa: PT011 - a reset or an empty answer, as the system has it
+                waiting.result(30)
+            assert not isinstance(broken.value, TimeoutError)
+        release.set()
         assert search(node.url, index, {"query": EVERYTHING}).status == 200
         between.before = lambda _: None
-        with serving(between.url) as (_, url):
-            served = search(url, index, BODY | {"rescore": ttc_rescore(timeout="50s")})
-            assert served.json()["ttc"]["applied"] is True
+        served = search(url, index, BODY | {"rescore": ttc_rescore(timeout="50s")})
+        assert served.json()["ttc"]["applied"] is True
 
 
 @contextmanager
 def serving(engine: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A gateway as one process."""
+    """A gateway with one worker."""
     command = [sys.executable, "-m", "es_ttc", "serve", "--port", "0", "--workers", "1", "--encoder", "minilm@onnx"]
     with subprocess.Popen(
         [*command, "--engine", engine, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

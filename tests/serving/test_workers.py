@@ -1,4 +1,4 @@
-"""`es-ttc serve --workers 2`: one address, one set of metrics, and no request lost when processes change."""
+"""The workers of `es-ttc serve`: one address, one set of metrics, and no request lost when processes change."""
 
 import contextlib
 import os
@@ -21,7 +21,8 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.serving.process import OnlyProcess
 from es_ttc.serving.server import running_gateway
-from es_ttc.serving.workers import worker_settings
+from es_ttc.serving.supervisor import WORKER
+from es_ttc.serving.worker import worker_settings
 from es_ttc.settings import GatewaySettings
 from tests.cli.test_serve import serving
 from tests.serving.client import call
@@ -51,7 +52,7 @@ def workers_of(process: subprocess.Popen[str]) -> set[int]:
 
 def _is_worker(child: psutil.Process) -> bool:
     try:
-        return any("spawn_main" in part for part in child.cmdline())
+        return any(part == WORKER for part in child.cmdline())
     except psutil.Error:  # it has ended
         return False
 
@@ -118,23 +119,38 @@ def test_two_workers_are_one_gateway(opensearch_url: str, index_name: str, encod
         assert searches.outcomes["lost"] <= 2, "those that the killed process was answering"
         assert searches.outcomes["fallback"] == 0
         until(lambda: ready(url))
-
-        second, searches = workers_of(process), Searches(url, index_name)
-        assert call(url, "GET", "/_ttc/").json()["scoring_timeout_ms"] == 1000
-        (tmp_path / "es-ttc.toml").write_text("scoring_timeout_ms = 1500\nport = 1\n")
-        with searches.running():
-            process.send_signal(signal.SIGHUP)
-            until(lambda: len(workers_of(process)) == 2 and not workers_of(process) & second)
-        assert set(searches.outcomes) == {"applied"}, "replacing loses nothing, and nobody waits for an encoder"
-        assert call(url, "GET", "/_ttc/").json()["scoring_timeout_ms"] == 1500, "settings are read again"
-
-        (tmp_path / "es-ttc.toml").write_text("scoring_timeout_ms = -1\n")
-        process.send_signal(signal.SIGHUP)
-        third = workers_of(process)
-        time.sleep(1)
-        assert workers_of(process) == third, "nothing is replaced for settings that are wrong"
+        assert_reload_loses_no_request(process, url, index_name, tmp_path)
+        last = workers_of(process)
         process.kill()
-        until(lambda: not any(psutil.pid_exists(pid) for pid in third))
+        until(lambda: not any(psutil.pid_exists(pid) for pid in last))
+
+
+@pytest.mark.slow
+def test_one_worker_is_replaced_without_a_lost_request(
+    opensearch_url: str, index_name: str, encoder: Encoder, tmp_path: Path
+) -> None:
+    make_index(opensearch_url, index_name, encoder)
+    with serving(opensearch_url, "--workers", "1", logs=subprocess.DEVNULL, folder=tmp_path) as (process, said):
+        until(lambda: ready(said["url"]))
+        assert_reload_loses_no_request(process, said["url"], index_name, tmp_path)
+
+
+def assert_reload_loses_no_request(process: subprocess.Popen[str], url: str, index: str, folder: Path) -> None:
+    """Reload a gateway, by settings that are right and by wrong ones, while clients search."""
+    before, searches = workers_of(process), Searches(url, index)
+    assert call(url, "GET", "/_ttc/").json()["scoring_timeout_ms"] == 1000
+    (folder / "es-ttc.toml").write_text("scoring_timeout_ms = 1500\nport = 1\n")
+    with searches.running():
+        process.send_signal(signal.SIGHUP)
+        until(lambda: len(workers_of(process)) == len(before) and not workers_of(process) & before)
+    assert set(searches.outcomes) == {"applied"}, "replacing loses nothing, and nobody waits for an encoder"
+    assert call(url, "GET", "/_ttc/").json()["scoring_timeout_ms"] == 1500, "settings are read again"
+
+    (folder / "es-ttc.toml").write_text("scoring_timeout_ms = -1\n")
+    replaced = workers_of(process)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(2)
+    assert workers_of(process) == replaced, "nothing is replaced for settings that are wrong"
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EngineError, EngineUnavailable, InvalidRequest
-from es_ttc.index.mappings.indices import Index
+from es_ttc.index.mappings.indices import NUMBER_TYPES, Index
 
 Checkpoint = Mapping[int, int]  # by shard the `_seq_no` up to which writes are settled; -1 or none before the first
 
@@ -44,7 +44,7 @@ def require_source(source: Index) -> None:
 
 
 def require_text_fields(source: Index, text_fields: Sequence[str]) -> None:
-    """Raise an error if a source keeps no documents, or a text field is not in its mapping."""
+    """Raise an error if a source keeps no documents, or a text field is not in its mapping, or a number there."""
     require_source(source)
     types, texts = source.leaf_fields, source.text_fields
     for name in text_fields:
@@ -52,6 +52,11 @@ def require_text_fields(source: Index, text_fields: Sequence[str]) -> None:
             near = get_close_matches(name, texts, n=1) or get_close_matches(name, types, n=1)
             fix = f"did you mean [{near[0]}]?" if near else f"its text fields are [{', '.join(texts) or 'none'}]"
             raise InvalidRequest(f"index [{source.index}] has no field [{name}] (--text-fields): {fix}")
+        if types[name] in NUMBER_TYPES:
+            raise InvalidRequest(
+                f"[{name}] of index [{source.index}] is a number ({types[name]}), which has no text to encode "
+                f"(--text-fields): its text fields are [{', '.join(texts) or 'none'}]"
+            )
 
 
 async def settled_writes(engine: Engine, source: Index) -> dict[int, int]:

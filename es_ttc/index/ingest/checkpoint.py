@@ -15,7 +15,7 @@ import orjson
 
 from es_ttc.common.private_files import replacing
 from es_ttc.errors import ConfigurationError, InvalidRequest
-from es_ttc.index.ingest.readers import STDIN
+from es_ttc.index.ingest.readers import STDIN, DocumentFiles
 
 _SAMPLE = 64 * 1024
 
@@ -31,10 +31,15 @@ class Fingerprint:
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """Return a file's fingerprint."""
+        """Return the fingerprint of a file, or of a folder with its documents."""
         path = Path(name)
         status = path.stat()
         state = sha256()
+        if path.is_dir():
+            for _, document in DocumentFiles(name).rows():
+                about = document.stat()
+                state.update(f"{document} {about.st_size} {about.st_mtime_ns}\n".encode())
+            return cls(name, 0, 0, state.hexdigest()[:32])
         with path.open("rb") as file:
             state.update(file.read(_SAMPLE))
             file.seek(max(status.st_size - _SAMPLE, 0))

@@ -1,4 +1,4 @@
-"""Readers: JSONL, CSV and Parquet files, or JSONL on standard input, as a stream of records.
+"""Readers: JSONL, CSV and Parquet files, folders of documents, or JSONL on standard input, as a stream of records.
 
 Memory use does not depend on the file's size. A line that cannot be decoded becomes a record with an error, so one bad
 line does not end a run; a file that is damaged as a whole raises an exception.
@@ -6,6 +6,7 @@ line does not end a run; a file that is damaged as a whole raises an exception.
 
 import base64
 import csv
+import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from es_ttc.common import exact_numbers
 from es_ttc.common.text_files import MAX_LINE, CsvRows, cut_lines, opened, require_depth
 from es_ttc.errors import ConfigurationError, InvalidRequest
 from es_ttc.index.ingest.columns import MAX_ROWS, ColumnType, WrongCell, convert, find_types
+from es_ttc.index.ingest.titled_texts import TITLED_TEXTS, require_pypdf
 
 STDIN = "-"
 MAX_COUNTED_BYTES = 16 * 2**20  # bytes of a file, compressed ones as they are, that are read to count its records
@@ -95,12 +97,12 @@ class Inputs:
 
 
 def open_source(path: str, types: Mapping[str, ColumnType] | None = MappingProxyType({})) -> Source:
-    """Return the reader for a file's name: .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, or ``-``."""
+    """Return the reader for a file's name, for a folder of documents, or for ``-``."""
     if path == STDIN:
         return JsonLines(STDIN)
     file = Path(path)
-    if file.is_dir():
-        raise InvalidRequest(f"[{path}] is a directory: give the files in it, such as {path}/*.jsonl")
+    if file.is_dir() or (file.is_file() and file.suffix.lower() in TITLED_TEXTS):
+        return DocumentFiles(path)
     if not file.is_file():
         raise InvalidRequest(f"there is no file [{path}] to ingest")
     suffixes = [suffix.lower() for suffix in file.suffixes]
@@ -115,8 +117,8 @@ def open_source(path: str, types: Mapping[str, ColumnType] | None = MappingProxy
     except OSError as error:
         raise InvalidRequest(f"file [{path}] cannot be read: {error.strerror}") from error
     raise InvalidRequest(
-        f"file [{path}] is of no known kind: give .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, or - for "
-        "JSON lines on standard input"
+        f"file [{path}] is of no known kind: give .jsonl, .ndjson, .csv, .tsv (each also .gz), .parquet, "
+        f"{', '.join(TITLED_TEXTS)}, a folder of these last ones, or - for JSON lines on standard input"
     )
 
 
@@ -344,6 +346,53 @@ class Parquet:
     def decode(self, number: int, raw: dict[str, Any]) -> Record:
         """Convert Arrow's values to JSON's."""
         return Record(self.name, number, {name: _json_value(value) for name, value in raw.items() if value is not None})
+
+
+class DocumentFiles:
+    """One document, or all below a folder in the order of their paths; the id of each is its path in the folder.
+
+    Hidden files and files of other kinds are left out.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        path = Path(name)
+        self._folder = path if path.is_dir() else path.parent
+        self._files = sorted(filter(self._is_document, path.rglob("*"))) if path.is_dir() else [path]
+        self._read = 0
+        if not self._files:
+            raise InvalidRequest(
+                f"folder [{name}] has no file of {', '.join(TITLED_TEXTS)}: give files of other kinds by their names, "
+                f"such as {name.rstrip('/')}/*.jsonl"
+            )
+        if any(file.suffix.lower() == ".pdf" for file in self._files):
+            require_pypdf(name)
+
+    @property
+    def fraction(self) -> float:
+        """Files read of all."""
+        return self._read / len(self._files)
+
+    def rows(self) -> Iterator[tuple[int, Path]]:
+        """Yield the files, numbered from 1."""
+        for number, file in enumerate(self._files, 1):
+            self._read = number
+            yield number, file
+
+    def decode(self, number: int, raw: Path) -> Record:
+        """Read a file; without a heading its name is the title."""
+        try:
+            title, text = TITLED_TEXTS[raw.suffix.lower()](raw)
+        except ConfigurationError as error:
+            return Record(self.name, number, None, str(error), str(raw))
+        named = title or re.sub("[-_]+", " ", raw.stem)
+        return Record(
+            self.name, number, {"_id": raw.relative_to(self._folder).as_posix(), "title": named, "text": text}
+        )
+
+    def _is_document(self, file: Path) -> bool:
+        hidden = any(part.startswith(".") for part in file.relative_to(self._folder).parts)
+        return file.suffix.lower() in TITLED_TEXTS and not hidden and file.is_file()
 
 
 def _json_value(value: Any) -> Any:

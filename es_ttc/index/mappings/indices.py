@@ -13,6 +13,12 @@ _FLAT = {"flat_settings": "true"}
 _HIDDEN_TOO = {**_FLAT, "expand_wildcards": "all", "ignore_unavailable": "true", "allow_no_indices": "true"}
 
 
+NUMBER_TYPES = frozenset(
+    {"byte", "double", "float", "half_float", "integer", "long", "scaled_float", "short", "unsigned_long"}
+)
+"""Types of fields of numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Index:
     """One concrete index."""

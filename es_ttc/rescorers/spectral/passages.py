@@ -16,6 +16,7 @@ from es_ttc.vectors.tokens import Float32, ScaleNorms, TokenVectors
 
 PASSAGE_SCALE = 15.0  # scale of a passage: its main lobe has 29 or 30 tokens, about 130 characters of English
 MATCH_SCALE = 3.0  # scale of the match inside a passage: 5 or 6 tokens
+_MAX_PARTS = 6  # tokens of one word before a passage's first; more belong to scripts without spaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def best_passages(
 def _apart(wide: Float32, offsets: NDArray[np.int32], count: int) -> list[int]:
     """Return positions of the greatest cosines whose main lobes share no token of their field, greatest first."""
     left: Float32 = np.where(offsets[:, 2] > offsets[:, 1], wide, np.float32(-np.inf))
-    reach = math.ceil(PASSAGE_SCALE)
+    reach = math.ceil(PASSAGE_SCALE) + _MAX_PARTS
     positions: list[int] = []
     while len(positions) < count and left.max() > -np.inf:
         position = int(np.argmax(left))
@@ -60,7 +61,7 @@ def _passage(narrow: Float32, wide: Float32, offsets: NDArray[np.int32], positio
     match = np.intersect1d(inside, _inside(offsets, MATCH_SCALE, peak))
     return BestPassage(
         field=int(offsets[position, 0]),
-        start=int(offsets[inside, 1].min()),
+        start=_start_of_word(offsets, int(inside[0])),
         end=int(offsets[inside, 2].max()),
         score=min(1.0, max(-1.0, float(wide[position]))),
         match=(int(offsets[match, 1].min()), int(offsets[match, 2].max())),
@@ -72,3 +73,13 @@ def _inside(offsets: NDArray[np.int32], scale: float, position: int) -> NDArray[
     first, end = main_lobe(len(offsets), scale, position)
     lobe = offsets[first:end]
     return first + np.flatnonzero((lobe[:, 0] == offsets[position, 0]) & (lobe[:, 2] > lobe[:, 1]))
+
+
+def _start_of_word(offsets: NDArray[np.int32], token: int) -> int:
+    """Return where the word of a token begins, which is where no other token ends."""
+    own = int(offsets[token, 1])
+    for first in range(token, max(0, token - _MAX_PARTS) - 1, -1):
+        before = offsets[first - 1] if first else None
+        if before is None or before[0] != offsets[token, 0] or before[2] != offsets[first, 1]:
+            return int(offsets[first, 1])
+    return own

@@ -44,6 +44,19 @@ def test_planted_passages_are_found_with_the_words_that_match() -> None:
     assert second.start <= second.match[0] <= 5 * 202 <= second.match[1] <= second.end
 
 
+def test_a_passage_begins_at_a_word_where_there_are_words() -> None:
+    random = np.random.default_rng(3)
+    vector = unit_rows(random, 1, 64)
+    tokens = quantise(planted(random, vector, 300, slice(60, 67)), "int8")
+    starts = 4 * np.arange(300)
+    parts = np.stack([np.zeros(300, np.int64), starts, starts + 4], axis=1).astype(np.int32)  # of one endless word
+    [endless] = best_passages(vector, tokens, None, parts, 1)
+    parts[::5, 1] += 1  # each word has five tokens
+    [spaced] = best_passages(vector, tokens, None, parts, 1)
+    assert (spaced.start - 1) % 20 == 0
+    assert 0 <= endless.start - spaced.start < 20
+
+
 def test_a_document_without_text_has_none() -> None:
     random = np.random.default_rng(5)
     query = unit_rows(random, 1, 8)
