@@ -566,8 +566,8 @@ def metrics_page() -> str:
             "# Metrics\n",
             NOTICE,
             "`GET /_ttc/metrics` returns them in Prometheus' text format, of all worker processes together. A "
-            "histogram has the series `_bucket`, `_sum` and `_count`. [Alerts](../../docker/prometheus/alerts.yaml) and "
-            "[a dashboard](../../docker/grafana/es-ttc.json) use them.\n",
+            "histogram has the series `_bucket`, `_sum` and `_count`. [Alerts](../../docker/prometheus/alerts.yaml) "
+            "and [a dashboard](../../docker/grafana/es-ttc.json) use them.\n",
             "| name | kind | unit | labels | what it counts |\n| --- | --- | --- | --- | --- |",
             *rows.values(),
             "",
