@@ -340,8 +340,8 @@ async def _planned(engine: Engine, request: _Request) -> _Plan:
         if source.meta:
             refuse_in_index_features(source.index, source.meta)
             raise InvalidRequest(
-                f"the documents of [{source.index}] carry features themselves: `es-ttc fill {source.index}` brings "
-                "them up to date"
+                f"index [{source.index}] was made by `es-ttc index create` and needs no side index: `es-ttc fill "
+                f"{source.index}` updates its features"
             )
     present = indices.present[0].spec if indices.present else None
     options = dict(request.chosen)
