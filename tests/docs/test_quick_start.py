@@ -79,3 +79,11 @@ def test_commands_of_the_readme_are_those_of_five_minutes(clone: Path) -> None:
     assert others == ["make demo", "make test"]
     for command in others:
         subprocess.run([*command.split(), "--dry-run"], cwd=clone, check=True, capture_output=True, timeout=60)
+
+
+def test_disk_space_in_the_readme_multiplies() -> None:
+    text = (ROOT / README).read_text(encoding="utf-8")
+    found = re.search(r"([\d.]+) kB \+ (\d+) tokens . (\d+) bytes = (\d+) kB a document: (\d+) GB a million", text)
+    assert found is not None
+    base, tokens, size, document, million = map(float, found.groups())
+    assert round(base + tokens * size / 1000) == document == million
