@@ -86,11 +86,11 @@ def attach(
     *,
     engine: EngineUrl,
     encoding: EncoderOptions,
-    dry_run: Annotated[bool, "Say what the features would take on disk; write nothing."] = False,
+    dry_run: Annotated[bool, "Print the disk space and the time of the features; write nothing."] = False,
     on_demand: Annotated[
         bool, "Encode nothing now: gateways encode the documents that searches find, most often seen first."
     ] = False,
-    yes: Annotated[bool, "Take the proposed text fields without a question."] = False,
+    yes: Annotated[bool, "Accept the proposed text fields."] = False,
     strip_html: StripHtml = "auto",
     as_json: AsJson,
     **features: Any,

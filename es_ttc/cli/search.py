@@ -178,7 +178,7 @@ def explain(
     through: GatewayOptions,
     as_json: AsJson,
 ) -> None:
-    """Tell why a document is where it is in a search of the index NAME for TEXT, or why it is not found.
+    """Explain a document's rank in a search of the index NAME for TEXT, or why it is not found.
 
     It says whether the query matches the document and at which rank, the document's rank under each signal, which
     filter drops it, which words of TEXT it lacks, whether it has features, and the least change of one of blend's
