@@ -73,6 +73,7 @@ async def test_attached_features_move_into_a_new_side_index(
     assert np.mean(tokens.values == fresh.tokens.vectors.values) > 0.9  # but for float16 beside a border
 
 
+@pytest.mark.parametrize("engine_url", ["opensearch", "elasticsearch"], indirect=True)
 async def test_attach_like_another_index_encodes_only_documents_of_other_text(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
