@@ -427,9 +427,9 @@ def on_the_front(programs: Sequence[Summary]) -> str:
     named = [f"`{programs[place - 1].name}`" for place in pareto_front(points) if place]
     free = max((one for one in programs if one.calls.query == 1), key=lambda one: one.median)
     return (
-        f"Programs on the front of cost and median gain (nothing as cheap is as good; dense is the first point): "
-        f"{', '.join(named) or 'none'}. The best that encodes nothing at query time, which `program` "
-        f"takes where it is told neither a name nor a budget: `{free.name}`."
+        f"Programs on the front of cost and median gain (no cheaper program is as good): "
+        f"{', '.join(named) or 'none'}. The best that encodes nothing at query time, the default of "
+        f"`program`: `{free.name}`."
     )
 
 

@@ -9,15 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
+import prometheus_client as prometheus
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+import es_ttc
 from es_ttc.cli.app import cli
 from es_ttc.engine import versions
 from es_ttc.engine.versions import dotted
+from es_ttc.errors import EsTtcError
 from es_ttc.reranking.rerankers import RerankerSettings
 from es_ttc.reranking.rerankers import registry as rerankers
 from es_ttc.reranking.strategies import STRATEGIES
@@ -26,6 +29,8 @@ from es_ttc.rescorers.programs.catalogue import CATALOGUE
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
 from es_ttc.serving.admin.openapi import OPERATIONS
+from es_ttc.serving.features.cache import FeatureCache
+from es_ttc.serving.metrics import WATCHED, Metrics
 from es_ttc.serving.plan.items import MAX_ITEMS
 from es_ttc.serving.request.section import Section
 from es_ttc.settings import GatewaySettings, Settings
@@ -427,6 +432,153 @@ def settings_page() -> str:
     return "\n".join(parts)
 
 
+_REMEDIES: Mapping[tuple[int, str], str] = {
+    (
+        400,
+        "illegal_argument_exception",
+    ): "correct what the message names: it gives the nearest valid key, or the bounds",
+    (404, "illegal_argument_exception"): "see [endpoints](endpoints.md)",
+    (404, "index_not_found_exception"): "correct the name of the index",
+    (404, "resource_not_found_exception"): "`es-ttc jobs list` lists jobs; `es-ttc judge pool` makes pools",
+    (413, "content_too_long_exception"): "send less at once, or raise the limit that the message names",
+    (429, "rejected_execution_exception"): "retry after `Retry-After` seconds, add gateways, or raise the limit",
+    (503, "rejected_execution_exception"): "raise `max_connections`, or close idle connections in clients",
+    (401, "security_exception"): "send credentials of the engine; below `/_ttc/` the [token](endpoints.md)",
+    (403, "security_exception"): "grant the [right](engines.md#rights) that is named; for pages, `allowed_origins`",
+    (400, "ttc_missing_text_exception"): "give `query_text` in the section",
+    (400, "ttc_missing_feature_exception"): "run the command that the message names, or choose another method",
+    (400, "ttc_encoder_mismatch_exception"): "add the encoder that the message names to the gateway's `encoders`",
+    (500, "ttc_configuration_exception"): "change the setting or install the package that the message names",
+    (400, "ttc_unsupported_engine_exception"): "upgrade the engine to a [supported version](engines.md)",
+    (500, "ttc_encoder_exception"): "`es-ttc doctor` loads the encoder and names what is wrong",
+    (503, "ttc_encoder_busy_exception"): "add the encoder to `encoders`, which keeps it loaded; or retry later",
+    (502, "ttc_engine_exception"): "see the engine's own reason in the message",
+    (503, "ttc_engine_exception"): "search again",
+    (503, "ttc_engine_unavailable_exception"): "check the engine, and the setting `engine`: `es-ttc doctor`",
+    (502, "ttc_llm_exception"): "check the model's server and the settings `llm_*`; calls resume by themselves",
+    (503, "ttc_deadline_exceeded_exception"): "raise `timeout` in the section or `scoring_timeout_ms`, or lower "
+    "`window_size`; [`es_ttc_stage_seconds`](metrics.md) shows the slow stage",
+    (500, "ttc_node_exception"): "`es-ttc engine logs` shows why",
+    (400, "ttc_program_refused_exception"): "see [what is refused](../how-to/discover-programs.md#what-is-refused)",
+    (500, "ttc_program_exception"): "choose another program, or fix yours",
+    (503, "ttc_reranker_exception"): "check the reranker's server; raise `timeout` in the section, or lower the budget",
+    (400, "ttc_protocol_exception"): "install plugin and gateway of the same release",
+    (400, "ttc_protocol_version_exception"): "install plugin and gateway of the same release",
+    (500, "ttc_exception"): "report it: the gateway's log has the details under the request's id",
+    (415, "media_type_header_exception"): "send the header `content-type: application/json`",
+    (500, "ttc_scoring_exception"): "fix the method if it is yours, else report it",
+    (400, "too_long_http_line_exception"): "send a shorter URL: put the query into the body",
+    (400, "too_long_http_header_exception"): "send shorter headers, or fewer cookies",
+    (408, "ttc_request_timeout_exception"): "send faster, or raise `idle_timeout`",
+    (501, "ttc_transfer_coding_exception"): "send the body with `Content-Length`, or chunked",
+    (503, "ttc_pending_features_exception"): "run `es-ttc fill NAME`, or wait for the worker; `es-ttc index show NAME` "
+    "counts the documents",
+    (421, "ttc_wrong_host_exception"): "add the host to `allowed_hosts`",
+}
+"""What to do about each kind of error, by status and type."""
+
+
+def errors_page() -> str:
+    """Return the page of all error types; a class that gives itself a type or a status is one."""
+    causes: dict[tuple[int, str], list[str]] = {}
+    for error in _error_classes():
+        causes.setdefault((error.status, error.type), []).append(_summary(error).removesuffix("."))
+    unknown = causes.keys() ^ _REMEDIES.keys()
+    if unknown:
+        raise ValueError(f"_REMEDIES must name exactly the kinds of errors, and differs in {sorted(unknown)}")
+    causes[EsTtcError.status, EsTtcError.type] = ["Something unexpected failed"]  # the base is raised for this only
+    example = '{"error": {"root_cause": [...], "type": "ttc_missing_text_exception", "reason": "..."}, "status": 400}'
+    parts = [
+        "# Errors\n",
+        NOTICE,
+        "Errors of the gateway have the engines' form. `reason` names the field, the value and the fix:\n",
+        f"```json\n{example}\n```\n",
+        "A malformed section is always an error. If a search with a section fails otherwise, the response is the "
+        "engine's own ranking: `ttc.applied` is false, `ttc.reason` has the message, and "
+        "[`es_ttc_fallbacks_total`](metrics.md) counts it with the type as the label `reason`. "
+        '`"on_error": "fail"` in the section returns the error instead. The engine\'s own errors pass unchanged. '
+        "Commands print the message and exit with status 1.\n",
+        "| status | `type` | cause | what to do |\n| --- | --- | --- | --- |",
+    ]
+    for (status, kind), found in sorted(causes.items()):
+        parts.append(f"| {status} | `{kind}` | {_cell('; '.join(found))} | {_REMEDIES[status, kind]} |")
+    return "\n".join([*parts, ""])
+
+
+def _error_classes() -> Iterator[type[EsTtcError]]:
+    package = Path(es_ttc.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        if re.search(r"^    (type|status) = ", path.read_text(encoding="utf-8"), flags=re.MULTILINE):
+            importlib.import_module(".".join(path.relative_to(package.parent).with_suffix("").parts))
+    waiting = [EsTtcError]
+    while waiting:
+        error = waiting.pop(0)
+        waiting += error.__subclasses__()
+        if not vars(error).keys().isdisjoint(("type", "status")):
+            yield error
+
+
+_UNITS = {
+    "fallbacks": "searches",
+    "feature_cache_entries": "documents",
+    "feature_cache_hits": "documents",
+    "feature_cache_misses": "documents",
+    "feature_reads_waiting": "parts of windows",
+    "jobs_readable": "1 or 0",
+    "model_breaker_open": "processes",
+    "on_demand_queue": "documents",
+}
+"""Units that the last word of a metric's name does not say."""
+
+
+class _ListedMetrics(Metrics):
+    """Writes down a row of the page for each metric that is made."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, str] = {}
+        super().__init__()
+        self.watch_cache(FeatureCache(1))
+        self.watch({name: lambda: 0 for name in WATCHED if f"es_ttc_{name}" not in self.rows})
+
+    def _gauge(self, name: str, what: str, *labels: str, together: Literal["livesum", "livemax"]) -> prometheus.Gauge:
+        self._add(name, "gauge", what, labels)
+        return super()._gauge(name, what, *labels, together=together)
+
+    def _counter(self, name: str, what: str, *labels: str) -> prometheus.Counter:
+        self._add(name, "counter", what, labels)
+        return super()._counter(name, what, *labels)
+
+    def _histogram(self, name: str, what: str, label: str) -> prometheus.Histogram:
+        self._add(name, "histogram", what, (label,))
+        return super()._histogram(name, what, label)
+
+    def _add(self, name: str, kind: str, what: str, labels: tuple[str, ...]) -> None:
+        short = name.removeprefix("es_ttc_")
+        unit = _UNITS.get(short, short.rpartition("_")[2])
+        exported = f"{name}_total" if kind == "counter" else name
+        named = ", ".join(f"`{label}`" for label in labels)
+        self.rows[exported] = f"| `{exported}` | {kind} | {unit} | {named} | {_cell(what)} |"
+
+
+def metrics_page() -> str:
+    """Return the page of the gateway's metrics."""
+    rows = _ListedMetrics().rows
+    return "\n".join(
+        [
+            "# Metrics\n",
+            NOTICE,
+            "`GET /_ttc/metrics` returns them in Prometheus' text format, of all worker processes together. A "
+            "histogram has the series `_bucket`, `_sum` and `_count`. [Alerts](../../docker/prometheus/alerts.yaml) "
+            "and [a dashboard](../../docker/grafana/es-ttc.json) use them.\n",
+            "| name | kind | unit | labels | what it counts |\n| --- | --- | --- | --- | --- |",
+            *rows.values(),
+            "",
+            "`reason` of `es_ttc_fallbacks_total` is an [error type](errors.md); [skipped "
+            "documents](../how-to/operate.md#skipped-documents) explains that of `es_ttc_skipped_documents_total`.\n",
+        ]
+    )
+
+
 API: Mapping[str, Mapping[str, Mapping[str, str]]] = {
     "Rescorers": {
         "es_ttc.rescorers.base": {
@@ -606,7 +758,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "endpoints.md": endpoints_page,
     "engines.md": engines_page,
+    "errors.md": errors_page,
     "methods.md": methods_page,
+    "metrics.md": metrics_page,
     "rerankers.md": rerankers_page,
     "retrievers.md": retrievers_page,
     "rewriters.md": rewriters_page,

@@ -40,7 +40,7 @@ class UnknownIndex(InvalidRequest):
 
 
 class RequestTooLarge(InvalidRequest):
-    """A request's body is longer than what is read of it."""
+    """The body of a request is too long."""
 
     status = 413
     type = "content_too_long_exception"
@@ -63,21 +63,21 @@ class TooManyRequests(EsTtcError):
 
 
 class NotSignedIn(EsTtcError):
-    """The engine, or the gateway itself, does not know the caller."""
+    """The caller sent no credentials or wrong ones."""
 
     status = 401
     type = "security_exception"
 
 
 class NotAllowed(EsTtcError):
-    """The engine does not let the caller."""
+    """The caller lacks the right, or another page sent the request."""
 
     status = 403
     type = "security_exception"
 
 
 class MissingText(EsTtcError):
-    """A search has no text, or several, where a method needs one."""
+    """A method needs one text, and the search has none or several."""
 
     status = 400
     type = "ttc_missing_text_exception"
@@ -92,7 +92,7 @@ class SeveralTexts(MissingText):
 
 
 class MissingFeature(EsTtcError):
-    """A method needs a feature (token vectors, norms, ...) that the index does not carry."""
+    """A method needs a feature (token vectors, norms, ...) that the index lacks."""
 
     status = 400
     type = "ttc_missing_feature_exception"
@@ -125,14 +125,14 @@ class EncoderError(EsTtcError):
 
 
 class EncoderBusy(EsTtcError):
-    """An encoder is not loaded, and is not loaded now: others are, or were too often."""
+    """The encoder is not loaded, and no other may be loaded now: one is loading, or too many were."""
 
     status = 503
     type = "ttc_encoder_busy_exception"
 
 
 class EngineError(EsTtcError):
-    """The engine answered a call of ours with an error.
+    """The engine answered a request of es-ttc with an error.
 
     Args:
         reason: One sentence: the call and the engine's own reason.
@@ -169,7 +169,7 @@ class LlmFailure(StrEnum):
 
 
 class LlmError(EsTtcError):
-    """A language model's endpoint gave no answer that can be used.
+    """A language model gave no usable answer.
 
     Args:
         reason: One sentence, without anything of what was sent.

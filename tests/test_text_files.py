@@ -37,7 +37,7 @@ def collection(file: Path) -> object:
         ("a.csv", f"q\n{LONG}\n", read_log, "line 2 of .* is longer than 4,000 characters"),
         ("a.csv", f"{LONG}\n", read_log, "first line of .* is longer than 4,000 characters"),
         ("a.csv", "q," * 10_000, read_log, "has 10,001 columns: drop all but 10,000"),
-        ("a.jsonl", f'{{"q": {DEEP}}}', read_log, "line 1 of .* is not JSON that can be read"),
+        ("a.jsonl", f'{{"q": {DEEP}}}', read_log, "line 1 of .* cannot be read as JSON"),
         ("corpus.jsonl", f'{{"_id": "{LONG}"}}', collection, "line 1 of .* is longer than"),
         ("corpus.jsonl", f'{{"_id": 1, "text": "", "a": {DEEP}}}', collection, "line 1 is not JSON: .* 200 levels"),
         ("qrels", LONG, judgements(Format.TREC), "line 1 of .* is longer than"),

@@ -33,7 +33,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Search": {
         "search": "Search the index NAME for TEXT.",
-        "explain": "Tell why a document is where it is in a search of the index NAME for TEXT, or why it is not found.",
+        "explain": "Explain a document's rank in a search of the index NAME for TEXT, or why it is not found.",
         "ui": "Open the playground: search an index, compare methods side by side, and judge results.",
         "serve": "Run the gateway in front of the engine.",
         "mcp": "Offer search to agents as tools of the Model Context Protocol.",
@@ -43,7 +43,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "evaluate": "Measure methods on judged collections, or on an index by its judgements.",
         "tune": "Choose a method's parameters on the BEIR folder DATA, or by the judgements of an index.",
         "learn": "Learn better vectors of queries for the index NAME (or alias) from its queries.",
-        "trial": "Tell from clicks whether the adapter on trial for the index NAME is better.",
+        "trial": "Decide by clicks whether the adapter on trial for the index NAME is better.",
         "train": "Train maps over a frozen encoder's vectors from judged queries.",
         "discover": "Search for programs that rank your own collections better.",
         "calibrate": "Relate the scores of an index to other queries, or to the relevance of hits.",

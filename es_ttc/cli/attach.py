@@ -78,6 +78,7 @@ _READ = 20  # documents that are read for an estimate of sizes
     "es-ttc attach products --on-demand",
     "es-ttc attach products --spans scale=10,stride=5",
     "es-ttc attach products --encoder mpnet",
+    "es-ttc attach products-2 --like products-1",
 )
 @feature_options
 def attach(
@@ -86,11 +87,16 @@ def attach(
     *,
     engine: EngineUrl,
     encoding: EncoderOptions,
-    dry_run: Annotated[bool, "Say what the features would take on disk; write nothing."] = False,
+    dry_run: Annotated[bool, "Print the disk space and the time of the features; write nothing."] = False,
     on_demand: Annotated[
         bool, "Encode nothing now: gateways encode the documents that searches find, most often seen first."
     ] = False,
-    yes: Annotated[bool, "Take the proposed text fields without a question."] = False,
+    like: Annotated[
+        str | None,
+        "--like INDEX",
+        "Attached index whose options are taken, with the features of its documents of the same id and text.",
+    ] = None,
+    yes: Annotated[bool, "Accept the proposed text fields."] = False,
     strip_html: StripHtml = "auto",
     as_json: AsJson,
     **features: Any,
@@ -107,6 +113,8 @@ def attach(
     another --encoder, other fields or another storage, a new side index is filled while the old one serves. Then
     searches switch to it in one step, and the old one is deleted.
 
+    After a reindex, --like takes the features of the earlier index: documents of the same id and text are not encoded.
+
     With --on-demand the side index is empty and serves at once. Gateways encode the documents of searched windows that
     have no features, beside searches, with their own account (settings on_demand_share, on_demand_queue). `es-ttc fill`
     encodes the rest.
@@ -119,7 +127,9 @@ def attach(
     check_storage(context, features["tokens"])
     chosen = with_storage(explicit_options(context, features | {"strip_html": strip_html}))
     named = encoding.is_given
-    request = _Request(settings, name, chosen, encoder_named=named, yes=yes or dry_run)
+    if like is not None and on_demand:
+        raise click.UsageError("--like copies features, and --on-demand begins without any: give one of the two")
+    request = _Request(settings, name, chosen, encoder_named=named, yes=yes or dry_run, like=like)
     if dry_run:
         estimates = with_engine(settings, lambda client: _dry_run(client, request))
         shown: list[Text | Table] = []
@@ -244,6 +254,7 @@ class _Request:
     chosen: dict[str, Any]
     encoder_named: bool
     yes: bool
+    like: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +265,7 @@ class _Plan:
     samples: Sequence[Sequence[dict[str, Any]]]
     spec: IndexSpec
     encoder: Encoder
+    like: Index | None
 
 
 class _Estimate(NamedTuple):
@@ -274,7 +286,10 @@ async def _attach(engine: Engine, request: _Request) -> list[FillResult]:
         click.echo(f"[{index}]: {each.sentence} (estimated)", err=True)
     await _tell_of_gateway(plan.encoder)
     with _reporting() as report:
-        return [await attach_beside(engine, each, plan.spec, plan.encoder, report=report) for each in plan.sources]
+        return [
+            await attach_beside(engine, each, plan.spec, plan.encoder, like=plan.like, report=report)
+            for each in plan.sources
+        ]
 
 
 async def _attach_on_demand(engine: Engine, request: _Request) -> dict[str, str]:
@@ -345,10 +360,14 @@ async def _planned(engine: Engine, request: _Request) -> _Plan:
         if source.meta:
             refuse_in_index_features(source.index, source.meta)
             raise InvalidRequest(
-                f"the documents of [{source.index}] carry features themselves: `es-ttc fill {source.index}` brings "
-                "them up to date"
+                f"index [{source.index}] was made by `es-ttc index create` and needs no side index: `es-ttc fill "
+                f"{source.index}` updates its features"
             )
-    present = indices.present[0].spec if indices.present else None
+    like = None if request.like is None else (await Indices.behind(engine, request.like)).only()
+    if like is not None and not like.side:
+        raise InvalidRequest(f"[--like {request.like}] must name an attached index; its documents have the features")
+    known = [*indices.present, *([like] if like else [])]
+    present = known[0].spec if known else None
     options = dict(request.chosen)
     dims, strip = options.pop("dims", None), options.pop("strip_html", "auto" if present is None else None)
     samples = [await sample_documents(engine, source.index) for source in indices.sources]
@@ -365,7 +384,7 @@ async def _planned(engine: Engine, request: _Request) -> _Plan:
     if strip is not None:
         warn_of_language(samples[0], spec.text_fields, encoder.identity)
         spec = replace(spec, strip_html=strips_html(strip, samples[0], spec.text_fields))
-    return _Plan(indices.sources, samples, spec, encoder)
+    return _Plan(indices.sources, samples, spec, encoder, like.holder if like else None)
 
 
 def merged_spec(
@@ -475,7 +494,7 @@ def _announced(found: Sequence[AttachedObjects]) -> list[str]:
 
 def _sentence(filled: FillResult) -> str:
     parts = [f"{filled.written:,} documents got features"]
-    parts += [f"{filled.carried:,} had theirs mapped"] if filled.carried else []
+    parts += [f"{filled.carried:,} took stored ones"] if filled.carried else []
     parts += [f"{filled.unchanged:,} had them"] if filled.unchanged else []
     parts += [f"{filled.removed:,} gone ones removed"] if filled.removed else []
     parts += [f"{filled.empty:,} have no text"] if filled.empty else []

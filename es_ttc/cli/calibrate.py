@@ -109,7 +109,7 @@ class RelevanceOptions(JudgedQueries):
     out: Annotated[
         Path | None,
         FILE_PATH,
-        "File for the numbers, for `es-ttc serve --tuned`. It is not written if they cannot be trusted.",
+        "File for the numbers, for `es-ttc serve --tuned`. It is not written with too few judgements or no gain.",
     ] = None
     report: Annotated[
         Path | None,

@@ -103,7 +103,7 @@ def ingest(
         "found from the first 1,000 rows, and shown.",
     ] = "auto",
     strip_html: StripHtml = "auto",
-    yes: Annotated[bool, "Take the proposed fields of a new index without a question."] = False,
+    yes: Annotated[bool, "Accept the proposed fields of a new index."] = False,
     resume: Annotated[bool, "Resume a stopped run of the same command."] = False,
     batch_mb: Annotated[float, Field(ge=0.1, le=1000), "Size of a bulk request, in MB."] = 8.0,
     processes: Annotated[

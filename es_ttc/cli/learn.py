@@ -51,8 +51,8 @@ class LearnOptions(EncoderOptions):
     teachers: Annotated[
         tuple[Literal["judgements", "clicks", "reranker", "blend"], ...],
         "--teacher",
-        "Who says what a query should find; may be given several times. Default: all; a query takes the first that "
-        "says something about it.",
+        "Source of the training target; may be given several times. Default: all; each query uses the first that "
+        "covers it.",
     ] = ()
     max_queries: Annotated[
         int, "--max-queries N", Field(ge=20, le=100_000), "Number of queries of the log, the most frequent ones."
@@ -211,7 +211,7 @@ def trial(
     ],
     as_json: AsJson,
 ) -> None:
-    """Tell from clicks whether the adapter on trial for the index NAME is better.
+    """Decide by clicks whether the adapter on trial for the index NAME is better.
 
     FILE is that of the gateway's setting `trial_log`: for each search of the trial it says which ranking has put each
     hit there. A query counts once, with the share of its clicks that are on the adapter's hits.

@@ -71,7 +71,7 @@ def search(
     /,
     *,
     method: Annotated[
-        str, "Method: blend, hybrid, bm25, dense, another rescorer, a rewriter, or knn:RETRIEVER."
+        str, "Method: blend, hybrid, spectral, maxsim, dense or bm25; any other rescorer, a rewriter, or knn:RETRIEVER."
     ] = "blend",
     params: Annotated[dict[str, Any], params_option("Parameters of the method.", '{"scales": [1, 5]}')],
     first_pass: Annotated[str, first_pass_option(["bm25", "dense"], "bm25", "First pass of a rescorer.")],
@@ -96,7 +96,7 @@ def search(
     """Search the index NAME for TEXT.
 
     Each hit shows where it matches. blend, the default, ranks BM25's best 100 hits together with the 100 documents
-    nearest by pooled vector, by every signal that the index carries; hybrid ranks them by BM25 and dense alone (RRF).
+    nearest by pooled vector, by every signal that the index has; hybrid ranks them by BM25 and dense alone (RRF).
     Other rescorers, such as spectral, reorder BM25's best 100 hits, or with --first-pass dense the 100 nearest
     documents, which need not share a word with TEXT. A retriever, such as knn:nnn, searches the whole index. A
     rewriter, such as sira, searches it by a query with further words. --compare also shows how each document moves
@@ -178,7 +178,7 @@ def explain(
     through: GatewayOptions,
     as_json: AsJson,
 ) -> None:
-    """Tell why a document is where it is in a search of the index NAME for TEXT, or why it is not found.
+    """Explain a document's rank in a search of the index NAME for TEXT, or why it is not found.
 
     It says whether the query matches the document and at which rank, the document's rank under each signal, which
     filter drops it, which words of TEXT it lacks, whether it has features, and the least change of one of blend's

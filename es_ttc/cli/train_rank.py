@@ -51,7 +51,7 @@ class RankingOptions(JudgedQueries):
         tuple[str, ...],
         "--field NAME[:missing=V]",
         "Numeric field of the documents to learn from too, by its path; can be given several times. Documents without "
-        "it go the way that the trees learn for them, or count as V.",
+        "it take the trees' branch for missing values, or count as V.",
     ] = ()
     force: Annotated[bool, "Write the model even if its gain over blend is not clear."] = False
 

@@ -28,6 +28,7 @@ _PLAIN = (
     ("a valid (integer)", r"an \1"),
     ("a valid (boolean|bool)", "true or false"),
     ("a valid ", "a "),
+    (r"match pattern '\\S'", "have a character that is no space"),
 )
 """Words of pydantic, as patterns, and plain ones."""
 
@@ -121,8 +122,8 @@ def sentence(fault: Fault, where: str) -> str:
     if fault.kind is FaultKind.MISSING:
         inside = ".".join((where, *fault.path[:-1]))
         return f"[{inside}.{fault.path[-1]}] is missing: give it beside the other fields of [{inside}]"
-    field = f"[{where}.{fault.path[0]}]" if fault.path else f"[{where}]"
-    return f"{field} is wrong, got {shown(fault.value)}: {fault.problem}"
+    path = fault.path if fault.known else fault.path[:1]  # parts that belong to no model are pydantic's own
+    return f"[{'.'.join((where, *path))}] is wrong, got {shown(fault.value)}: {fault.problem}"
 
 
 def problem_of(details: Mapping[str, Any]) -> str:
@@ -152,7 +153,15 @@ def _first_fault(model: type[BaseModel], error: ValidationError) -> Fault:
     parts = list(map(str, first["loc"]))
     # Pydantic adds parts of its own below a field: `[key]`, `literal[...]`.
     path = tuple(parts[:1] + [part for part in parts[1:] if part != "[key]" and not part.startswith("literal[")])
-    return Fault(kind, path, _known_at(model, path), first["input"], problem_of(first))
+    problem = problem_of(first) + (_example(model, path) if first["type"].endswith("_type") else "")
+    return Fault(kind, path, _known_at(model, path), first["input"], problem)
+
+
+def _example(model: type[BaseModel], path: tuple[str, ...]) -> str:
+    """Return the example that a field's description ends with, as the end of a message; empty if it has none."""
+    description = model.model_fields[path[0]].description if path and path[0] in model.model_fields else None
+    found = re.search(r", e\.g\. (\{.*?\}|[^\s{]*[^\s{.,])", description or "")
+    return f", e.g. {found[1]}" if found and len(path) == 1 else ""
 
 
 def _known_at(model: type[BaseModel], path: tuple[str, ...]) -> tuple[str, ...]:

@@ -89,5 +89,5 @@ def _from_the_hub(what: str) -> Iterator[None]:
     except _errors() as error:
         offline = " (the hub is switched off by HF_HUB_OFFLINE)" if constants.HF_HUB_OFFLINE else ""
         raise ConfigurationError(
-            f"{what}, and could not be had from the model hub{offline}: {' '.join(str(error).split())}"
+            f"{what}, and could not be loaded from the model hub{offline}: {' '.join(str(error).split())}"
         ) from error

@@ -1,6 +1,6 @@
 """Token vectors of a side index moved to a smaller storage: nothing is encoded, and searches go on."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -10,31 +10,35 @@ import pytest
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import InvalidRequest
+from es_ttc.index.attach import attach_beside
 from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.map_vectors import require_coarser
 from es_ttc.index.ingest import encode_documents
+from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.readers import reader_of
 from es_ttc.index.mappings.spec import HASH, IndexSpec
 from es_ttc.rescorers.base import Feature
 from es_ttc.vectors.codecs import PROFILES, Storage
 from es_ttc.vectors.tokens import TokenVectors
-from tests.attach.conftest import attach, corpus
+from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, update
 from tests.attach.test_beside import ask, scores
 
 ON_ONE_ENGINE = True
 
 
 class Silent:
-    """An encoder that encodes no document."""
+    """An encoder that encodes no document, except some texts."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder, texts: Set[str] = frozenset()) -> None:
         self._encoder = encoder
+        self._texts = texts
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._encoder, name)
 
-    def encode(self, texts: Sequence[str], **_: Any) -> Any:
-        raise AssertionError(texts)
+    def encode(self, texts: Sequence[str], **options: Any) -> Any:
+        assert self._texts >= set(texts)
+        return self._encoder.encode(texts, **options)
 
 
 async def stored(engine: Engine, index: str) -> dict[str, tuple[TokenVectors, str]]:
@@ -67,6 +71,28 @@ async def test_attached_features_move_into_a_new_side_index(
     assert fresh.tokens is not None
     assert tokens.values.shape == fresh.tokens.vectors.values.shape
     assert np.mean(tokens.values == fresh.tokens.vectors.values) > 0.9  # but for float16 beside a border
+
+
+@pytest.mark.parametrize("engine_url", ["opensearch", "elasticsearch"], indirect=True)
+async def test_attach_like_another_index_encodes_only_documents_of_other_text(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    await attach(engine, shop, spec, encoder)
+    before = scores(ask(gateway, shop))
+    reindexed = f"{shop}-2"
+    await engine.create_index(reindexed, {"settings": SETTINGS, "mappings": MAPPING})
+    body = {"source": {"index": shop}, "dest": {"index": reindexed}}
+    await engine.request("POST", "/_reindex", params={"refresh": "true"}, body=body)
+    await update(engine, reindexed, "d0", {"body": "A parrot talks."})
+    changed = Silent(encoder, {"The cat A parrot talks."})
+    [source] = await Index.behind(engine, reindexed)
+    earlier = (await Indices.behind(engine, shop)).only().holder
+    filled = await attach_beside(engine, source, spec, changed, like=earlier)
+    assert (filled.carried, filled.written, filled.unchanged, filled.failed) == (19, 1, 0, 0)
+    after = scores(ask(gateway, reindexed))
+    assert after.keys() == before.keys()
+    others = before.keys() - {"d0"}
+    assert {name: after[name] for name in others} == pytest.approx({name: before[name] for name in others}, abs=1e-4)
 
 
 @pytest.mark.parametrize(

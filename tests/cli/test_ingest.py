@@ -122,6 +122,17 @@ def test_fields_of_an_existing_index_are_proposed(
     assert json.loads(capsys.readouterr().out)["spec"]["strip_html"]
     assert run(["attach", index_name]) == 0  # the fields are those of the features now
 
+    reindexed = f"{index_name}-2"
+    body = {"source": {"index": index_name}, "dest": {"index": reindexed}}
+    call(opensearch_url, "POST", "/_reindex?refresh=true", body)
+    capsys.readouterr()
+    assert run(["attach", reindexed, "--like", index_name, "--json"]) == 0
+    [filled] = json.loads(capsys.readouterr().out)["indices"]
+    assert (filled["carried"], filled["written"]) == (3, 0)
+    assert run(["detach", index_name, "--yes"]) == 0
+    assert run(["attach", reindexed, "--like", index_name]) == 1
+    assert f"index [{index_name}] has no features" in capsys.readouterr().err
+
 
 def test_features_take_what_was_estimated(here: Path, index_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [json.dumps({"text": f"{number} " * 30 + "has a few words of its own"}) for number in range(60)]

@@ -246,7 +246,7 @@ def test_a_hub_out_of_reach_is_no_reason_against_a_name(tmp_path: Path) -> None:
         "from es_ttc.encoders import load_encoder, registry\n"
         "from es_ttc.errors import ConfigurationError\n"
         "registry.require_known('no-such/model')\n"
-        "with pytest.raises(ConfigurationError, match='could not be had from the model hub'):\n"
+        "with pytest.raises(ConfigurationError, match='could not be loaded from the model hub'):\n"
         "    load_encoder('no-such/model')\n"
     )
     hub = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}

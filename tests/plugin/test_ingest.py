@@ -176,7 +176,7 @@ def test_an_index_that_carries_nothing(plugged: Plugged) -> None:
         write(plugged, "wait", corpus()[:2], "plain")
         assert states(plugged, "plain") == {"pending": 2}
         item = write(plugged, "strict", corpus()[:1], "plain").json()["items"][0]["index"]
-        assert "index [plain] carries nothing of es-ttc" in item["error"]["reason"]
+        assert "index [plain] was not made by" in item["error"]["reason"]
     finally:
         call(plugged.url, "DELETE", "/plain")
 

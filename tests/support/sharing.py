@@ -36,6 +36,7 @@ FIRST = (
     "tests/cli/test_ingest.py",
     "tests/engine/node/test_life.py",
     "tests/cli/test_demo.py",
+    "tests/docs/test_quick_start.py",
     "tests/faults/test_three_nodes.py",
     "tests/serving/security/",
     "tests/training/",

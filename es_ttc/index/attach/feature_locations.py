@@ -172,7 +172,7 @@ def target_of(engine: Engine, held: FeatureLocation) -> Target:
 def _required(source: Index, location: FeatureLocation | None) -> FeatureLocation:
     if location is None:
         raise InvalidRequest(
-            f"index [{source.index}] carries nothing of es-ttc: add it with `es-ttc attach {source.index}`, or make "
+            f"index [{source.index}] has no features: add them with `es-ttc attach {source.index}`, or make "
             "another index with `es-ttc index create`"
         )
     return location

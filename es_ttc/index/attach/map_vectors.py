@@ -1,13 +1,14 @@
 """Compute a side index's features from those of the one that serves, without encoding again.
 
 Either the encoder is trained over the present one: a few layers over its vectors (:mod:`es_ttc.encoders.trained`). Or
-the encoder is the same, and token vectors get a coarser codec, or fewer tokens have one. Features are read, mapped and
-written into the new side index. Only features of a document's present version are mapped; missing or stale ones are
-left to the fill after it.
+the encoder is the same, and token vectors are stored as before, in a coarser codec, or of fewer tokens. Features are
+read, mapped and written into the new side index. The other side index may belong to another index with the same ids.
+Only features of a document's present text are mapped; missing or stale ones are left to the fill after it.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -68,19 +69,24 @@ class ReadableTarget(Target, Protocol):
 def heads_between(before: IndexSpec, after: IndexSpec, encoder: Encoder) -> Mapping[Role, Head] | None:
     """Return the heads by which features are mapped; None if they cannot be.
 
-    The storage must be the same; or the encoder, with a coarser codec or fewer tokens. Nested tokens are not mapped.
+    The storage must be the same; or the encoder, with the same storage, a coarser codec or fewer tokens. Nested tokens
+    are not mapped.
     """
-    if _only_coarser(before, after):
+    if (before == after and _is_mapped(before)) or _only_coarser(before, after):
         return {"document": Head(), "query": Head()}
     trained = (
         isinstance(encoder, TrainedEncoder)
         and encoder.bases["document"].identity.key == before.encoder.key
         and replace(after, encoder=before.encoder) == before
-        and before.tokens in ("packed", "none")
-        and not (before.spans and before.tokens == "none")
+        and _is_mapped(before)
         and (not before.reversed or encoder.bases["query"].identity.key == before.encoder.key)
     )
     return encoder.heads if trained and isinstance(encoder, TrainedEncoder) else None
+
+
+def _is_mapped(spec: IndexSpec) -> bool:
+    """Return whether vectors stored in this way can be read, mapped and stored again."""
+    return spec.tokens == "packed" or (spec.tokens == "none" and not spec.spans)
 
 
 def _only_coarser(before: IndexSpec, after: IndexSpec) -> bool:
@@ -118,7 +124,11 @@ async def carry_over(
             for start in range(0, len(missing), _AT_ONCE):
                 part = missing[start : start + _AT_ONCE]
                 found = await before.found(part, request)
-                composed = await _composed(part, texts, before.spec, after.spec)
+                changed = before.spec.storage != after.spec.storage
+                if changed or any(stored is not None and not stored.mark.current for stored in found):
+                    composed = await _composed(part, texts, after.spec.text_fields)
+                else:
+                    composed = [None] * len(part)
                 items = await asyncio.to_thread(mapping.writes, part, found, composed)
                 written = await after.write(items) if items else WriteResult()
                 carried += len(items) - len(written.conflicts) - len(written.refused)
@@ -127,15 +137,14 @@ async def carry_over(
 
 
 async def _composed(
-    versions: Sequence[DocumentVersion], texts: SourceTextReader, before: IndexSpec, after: IndexSpec
+    versions: Sequence[DocumentVersion], texts: SourceTextReader, text_fields: Sequence[str]
 ) -> list[Composed | None]:
-    """Return each document's text where the storage changes; None where it cannot be read any more."""
-    if before.storage == after.storage:
-        return [None] * len(versions)
-    read = {}
+    """Return each document's text; None where it cannot be read."""
+    read: dict[tuple[str, str | None], Composed] = {}
     async for part in texts.read(versions):
         for version, document in part:
-            read[version.key] = compose(document, after.text_fields)
+            with suppress(InvalidRequest):  # the fill marks it with the reason
+                read[version.key] = compose(document, text_fields)
     return [read.get(version.key) for version in versions]
 
 
@@ -161,10 +170,10 @@ class _Mapping:
         found: Sequence[StoredFeatures | None],
         composed: Sequence[Composed | None],
     ) -> list[FeatureWrite]:
-        """Return the writes for documents whose features are current."""
+        """Return the writes for documents whose features are of their present text."""
         items = []
         for version, stored, text in zip(versions, found, composed, strict=True):
-            if stored is None or not _is_right(stored.mark, self.before):
+            if stored is None or not self._is_right(stored.mark, text):
                 continue
             if text is None and self.before.storage != self.after.storage:
                 continue
@@ -173,6 +182,11 @@ class _Mapping:
                 fields = feature_fields(features, self.after)
                 items.append(FeatureWrite(version, None, WriteKind.FEATURES, fields))
         return items
+
+    def _is_right(self, mark: FeatureVersion, text: Composed | None) -> bool:
+        """Return whether features can be used, and are of a document's present text."""
+        usable = mark.state in (READY, EMPTY) and mark.encoder == self.before.encoder.key and bool(mark.hash)
+        return usable and (mark.current or (text is not None and content_hash(*text, self.before) == mark.hash))
 
     def _mapped(self, stored: StoredFeatures, composed: Composed | None) -> DocumentFeatures | None:
         """Return a document's mapped features; None if one is missing."""
@@ -204,10 +218,6 @@ class _Mapping:
         tokens = token_features(rows, located, spec, vectors.value.read)
         spans = span_features(dequantise(tokens.vectors), located, spec.spans) if spec.spans else None
         return replace(features, tokens=tokens, spans=spans)
-
-
-def _is_right(mark: FeatureVersion, spec: IndexSpec) -> bool:
-    return mark.current and mark.state in (READY, EMPTY) and mark.encoder == spec.encoder.key and bool(mark.hash)
 
 
 def _chunks(chunks: DocumentChunks, head: Head) -> DocumentChunks:

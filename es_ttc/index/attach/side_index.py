@@ -61,12 +61,14 @@ async def attach_beside(
     spec: IndexSpec,
     encoder: Encoder,
     *,
+    like: Index | None = None,
     report: ReportFill | None = None,
 ) -> FillResult:
     """Create a side index with the features of an index, or update the present one.
 
     With another spec a new side index is filled while the present one serves, then the alias is switched. Features that
-    can be mapped (a new encoder trained over the present one, a coarser codec) are not encoded again.
+    can be mapped (a new encoder trained over the present one, a coarser codec) are not encoded again; nor are those of
+    the same id and text in the side index of another index, `like`.
     """
     await require_readable(engine, source, spec.text_fields)
     sides = await _Sides.of(engine, source, spec)
@@ -75,8 +77,9 @@ async def attach_beside(
     target = SideIndexTarget(engine, source, side, spec)
     carried = 0
     try:
-        if serving is not None and side != before:
-            former = SideIndexTarget(engine, source, serving.index, serving.spec)
+        origin = like if serving is None else serving
+        if origin is not None and side != before:
+            former = SideIndexTarget(engine, source, origin.index, origin.spec)
             carried = await _carried(engine, source, former, target, encoder, report)
         filled = await fill(engine, source, target, encoder, report=report)
     except Exception:

@@ -148,8 +148,8 @@ class IndexSpec:
         meta = mapping.get("_meta", {}).get(ROOT)
         if meta is None:
             raise InvalidRequest(
-                f"index [{index}] carries nothing of es-ttc (no [_meta.{ROOT}] in its mapping): it was not made by "
-                "`es-ttc index create`; features beside it are those of `es-ttc attach` and `es-ttc detach`"
+                f"index [{index}] was not made by `es-ttc index create` (no [_meta.{ROOT}] in its mapping): "
+                "`es-ttc attach` and `es-ttc detach` manage the features of such an index"
             )
         try:
             return cls._from_meta(index, meta)
@@ -203,7 +203,7 @@ def refuse_in_index_features(index: str, meta: Mapping[str, Any]) -> None:
     """Raise an error for an index to whose documents an earlier es-ttc has attached features."""
     if "inside" in meta:
         raise InvalidRequest(
-            f"the documents of index [{index}] carry features that an earlier es-ttc attached, and this one attaches "
+            f"the documents of index [{index}] have features that an earlier es-ttc attached, and this one attaches "
             f"them in a side index: reindex it without [{ROOT}], delete it and its pipeline [ttc-stamp-{index}], and "
             "run `es-ttc attach`"
         )

@@ -188,7 +188,7 @@ def _record(file: Path, number: int, line: str) -> Mapping[str, Any]:
     """Return a line's JSON object, or the line as a query."""
     record = _json_object(line)
     if record is None and line.startswith("{") and {*file.suffixes} & _JSON_FILES:
-        raise ConfigurationError(f"line {number} of [{file}] is not JSON that can be read: mend it or take it out")
+        raise ConfigurationError(f"line {number} of [{file}] cannot be read as JSON: correct or delete it")
     return {"query": line} if record is None else record
 
 

@@ -232,7 +232,7 @@ def _lacking(hits: JudgedHits, gain: Comparison) -> list[str]:
     ]
     if not lacking and gain.interval.low <= 0:
         lacking.append(
-            "the signals tell relevant hits from others no better than one share for all (the Brier score gains "
+            "relevance predicts no better than the mean share of relevant hits does (the Brier score gains "
             f"{gain.delta:.3f}, 95 % interval {gain.interval.low:.3f} to {gain.interval.high:.3f}): judge more queries"
         )
     return lacking

@@ -50,7 +50,7 @@ class BlendParams(Params):
         None,
         description="Weight of each signal, 0 or more: `lexical` (the first pass's scores), `dense` (cosine of pooled "
         "vectors), `spectral`, `late_interaction` (ColBERT's mean over the query's tokens), `sentences` (best "
-        "sentence; needs chunks). Default: the first four, as far as the index carries what they read, with weights "
+        "sentence; needs chunks). Default: those of the first four that the index supports, with weights "
         "that depend on the window. `reranker`: weight of the z-scores of a reranker that reads texts, over blend's "
         "first documents, beside 1 for those of the other signals together; alone it is added to the default signals. "
         "Through the gateway only.",
