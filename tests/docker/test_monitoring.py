@@ -14,6 +14,7 @@ from es_ttc import errors
 from es_ttc.serving.admin.jobs import JobKind, JobMetrics
 from es_ttc.serving.features.scores import Timings
 from es_ttc.serving.features.skip_reasons import SkipReason
+from es_ttc.serving.load import Rung
 from es_ttc.serving.metrics import WATCHED, Metrics
 from es_ttc.serving.writes.encoding import NotEncodedReason
 from tests.docker.test_docker import DOCKER
@@ -74,6 +75,7 @@ def scraped() -> set[str]:
     metrics.answered("search", 200, 0.1)
     metrics.stage_seconds.labels("score").observe(0.1)
     metrics.fallbacks.labels("ttc_deadline_exceeded_exception").inc()
+    metrics.rungs.labels("no_tokens").inc()
     metrics.skipped(["marks"])
     metrics.written(1, {})
     metrics.on_demand_documents.labels("encoded").inc()
@@ -107,6 +109,7 @@ def test_help_names_the_values_of_labels() -> None:
     for metric, values in (
         (metrics.written_documents, [*NotEncodedReason, "encoded"]),
         (metrics.skipped_documents, [*SkipReason]),
+        (metrics.rungs, [*Rung]),
         (metrics.stage_seconds, [*Timings(candidates=0.0).as_dict(), "search", "rewrite"]),
     ):
         [described] = metric.describe()
