@@ -321,8 +321,8 @@ class GatewaySettings(Settings):
     )
     traces: bool = Field(
         False,
-        description="Whether spans of requests, of the stages of searches and of calls to the engine are sent with "
-        "OpenTelemetry (extra `otel`), where its own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`...) say.",
+        description="Whether OpenTelemetry's spans of requests, stages of searches and calls to the engine are sent "
+        "(extra `otel`). Its own variables say where: `OTEL_EXPORTER_OTLP_ENDPOINT`...",
     )
     feature_cache_mb: int = Field(
         512,
@@ -364,9 +364,9 @@ class GatewaySettings(Settings):
     )
     query_adapters: dict[str, Path] = Field(
         default_factory=dict,
-        description="Folders that `es-ttc learn` wrote, by the index, alias or pattern (`*`) of them that searches are "
-        'sent to, e.g. `{"shop": "/encoders/shop"}`: queries of these are encoded with the adapter, documents keep '
-        "their vectors.",
+        description="Folders that `es-ttc learn` wrote, by the name that searches are sent to (index, alias or pattern "
+        'with `*`), e.g. `{"shop": "/encoders/shop"}`. Queries are encoded with the adapter; documents keep their '
+        "vectors.",
     )
     trial_log: Path | None = Field(
         None,
@@ -390,8 +390,8 @@ class GatewaySettings(Settings):
         0.25,
         ge=0,
         le=1,
-        description="Share of the processors' time for encoding what searches find without features in indices with "
-        "`es-ttc attach --on-demand`; worker processes divide it. 0 encodes nothing.",
+        description="Share of the processors' time for encoding on demand (`es-ttc attach --on-demand`); worker "
+        "processes divide it. 0 encodes nothing.",
     )
     on_demand_queue: int = Field(
         10_000,
@@ -435,9 +435,9 @@ class GatewaySettings(Settings):
     max_buffered_mb: int = Field(
         512,
         ge=1,
-        description="Memory for the bodies of all requests together, and for the engine's answers to searches with a "
-        "`ttc` section, in MiB; further requests are answered with 429, a body that needs more alone with 413, and a "
-        "search whose answer does without its section.",
+        description="Memory for the bodies of all requests together, and for the engine's responses to searches with a "
+        "`ttc` section, in MiB. If it is full, a request gets a 429; a longer body gets a 413, and a search with a "
+        "longer response is answered without its section.",
     )
     max_answer_mb: int = Field(
         32,

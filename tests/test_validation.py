@@ -71,4 +71,5 @@ def test_the_nearest_name_is_found_whatever_its_case() -> None:
     assert nearest("retrievalmethod", ["retrievalMethod"]) == "retrievalMethod"
     assert nearest("zzz", ["spectral", "dense"]) is None
     assert did_you_mean("zzz", ["b", "a"]) == ": valid are [a], [b]"
+    assert did_you_mean("zzz", ["a", "c", "b"], ("c",)) == ": valid are [c], [a], [b]"
     assert did_you_mean("zzz", []) == ": there are none"

@@ -46,6 +46,7 @@ class EntryPointGroup(Generic[T]):
     kind: str
     is_member: Callable[[object], TypeGuard[T]]
     checks: Checks
+    usual: tuple[str, ...] = ()  # members that an error lists first
 
     def names(self) -> list[str]:
         """Return the names of all members that are installed, in alphabetical order; nothing is imported."""
@@ -55,7 +56,8 @@ class EntryPointGroup(Generic[T]):
         """Import a member and create it."""
         found = [point for point in self._points() if point.name == name]
         if not found:
-            raise InvalidRequest(_elsewhere(name) or f"unknown method [{name}]{did_you_mean(name, self.names())}")
+            meant = did_you_mean(name, self.names(), self.usual)
+            raise InvalidRequest(_elsewhere(name) or f"unknown method [{name}]{meant}")
         if len({point.value for point in found}) > 1:
             values = ", ".join(sorted(f"[{point.value}]" for point in found))
             raise ConfigurationError(
@@ -111,11 +113,17 @@ class MethodGroup(Generic[A, M]):
     """A group of methods, each created once."""
 
     def __init__(
-        self, name: str, kind: str, is_member: Callable[[object], TypeGuard[A]], params: type[M], checks: Checks
+        self,
+        name: str,
+        kind: str,
+        is_member: Callable[[object], TypeGuard[A]],
+        params: type[M],
+        checks: Checks,
+        usual: tuple[str, ...] = (),
     ) -> None:
         requirement = "must be a subclass of Params in which every field has a default"
         has_params: Checks = (("Params", lambda value: has_defaults(value, params), requirement),)
-        group = EntryPointGroup(name, kind, is_member, has_params + checks)
+        group = EntryPointGroup(name, kind, is_member, has_params + checks, usual)
         self.names = group.names
         self.load = lru_cache(maxsize=256)(group.load)  # the same object at every call
 

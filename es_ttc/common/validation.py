@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -87,9 +87,9 @@ def unknown_field(key: str, known: Iterable[str], where: str) -> InvalidRequest:
     return InvalidRequest(f"[{where}] unknown field [{key}], {fix}")
 
 
-def did_you_mean(value: str, valid: Iterable[str]) -> str:
-    """Return ``: did you mean [x]?`` for the nearest valid name, or a list of all if none is near."""
-    valid = sorted(valid)
+def did_you_mean(value: str, valid: Iterable[str], usual: Sequence[str] = ()) -> str:
+    """Return ``: did you mean [x]?`` for the nearest valid name, or a list of all, the usual ones first."""
+    valid = sorted(valid, key=lambda name: (usual.index(name) if name in usual else len(usual), name))
     near = nearest(value, valid)
     if near:
         return f": did you mean [{near}]?"

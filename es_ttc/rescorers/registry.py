@@ -22,6 +22,9 @@ def _are_features(value: object) -> bool:
     return isinstance(value, frozenset) and all(isinstance(feature, Feature) for feature in value)
 
 
+USUAL = ("blend", "hybrid", "spectral", "maxsim", "dense")
+"""The methods among which most users choose."""
+
 _GROUP: entry_points.MethodGroup[Rescorer[Any], Params] = entry_points.MethodGroup(
     GROUP,
     "rescorer",
@@ -34,6 +37,7 @@ _GROUP: entry_points.MethodGroup[Rescorer[Any], Params] = entry_points.MethodGro
         ("score", callable, "must be a method"),
         ("detail", callable, "must be a method"),
     ),
+    USUAL,
 )
 
 names = _GROUP.names

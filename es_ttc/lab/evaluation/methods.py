@@ -19,7 +19,7 @@ from es_ttc.reranking.strategies.methods import BY_THEMSELVES, STRATEGIES, Strat
 from es_ttc.rescorers.base import Feature, FieldRescorer, Params, PartialRescorer, Rescorer
 from es_ttc.rescorers.dense import DenseParams
 from es_ttc.rescorers.programs.catalogue import CATALOGUE
-from es_ttc.rescorers.registry import load, parse_params
+from es_ttc.rescorers.registry import USUAL, load, parse_params
 from es_ttc.rescorers.registry import names as rescorers
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.retrievers.base import Retriever, Vectors
@@ -121,7 +121,7 @@ def resolve_one(
     if name in RETRIEVAL:
         return EvaluatedMethod(name, entry_points.parse_params(RETRIEVAL[name], params or {}, name))
     if name not in names():
-        raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, (*names(), *GROUPS))}")
+        raise InvalidRequest(f"unknown method [{name}]{did_you_mean(name, (*names(), *GROUPS), USUAL)}")
     if name.startswith(KNN):
         retriever = retrievers.load(name.removeprefix(KNN))
         return EvaluatedMethod(name, retrievers.parse_params(retriever, params or {}), retriever=retriever)
