@@ -26,6 +26,7 @@ EQUAL_IDS = [{"id": 1, "text": "the same id in two documents"}, {"id": 1, "text"
 ATTRIBUTES = [
     {"sku": f"A-{n}", "product": {"text": f"This kettle number {n} is made for daily use and easy to clean."},
      "product_name": f"Sturdy kettle with lid {n}", "brand_name": "Acme Power Tools", "size": f"{n} x 20 x 30 mm",
+     "slug": f"sturdy-kettle-with-lid-number-{n}",
      "shipping": "Ships within two days from our warehouse in the north of the country",
      "attributes": [{"name": "Main colour of the item", "value": f"Deep sea blue {n} matte"}],
      "categories": [{"id": n, "name": f"Home and Garden number {n}"}]}

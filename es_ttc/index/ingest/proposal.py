@@ -156,8 +156,12 @@ def _mean_words(values: Sequence[Any]) -> float:
     texts = [text for text in texts if not _is_json(text)]
     if len(texts) <= len(values) / 2:
         return 0.0
-    counts = [max(len(_WORD.findall(text)), len(_UNSPACED.findall(text)) / _CHARACTERS_A_WORD) for text in texts]
-    return mean(counts)
+    return mean(max(_words(text), len(_UNSPACED.findall(text)) / _CHARACTERS_A_WORD) for text in texts)
+
+
+def _words(text: str) -> int:
+    """Return the number of words; parts of a path, or of a name with hyphens, are none."""
+    return min(len(_WORD.findall(text)), len(text.split()))
 
 
 def _is_number(value: Any) -> bool:
