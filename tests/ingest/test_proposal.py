@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from es_ttc.index.ingest.proposal import describe, html_fields, languages, number_fields, propose_fields
+from es_ttc.index.ingest.proposal import (
+    describe,
+    html_fields,
+    languages,
+    number_fields,
+    propose_fields,
+    values_of_labels,
+)
 
 SHOP = [
     {"sku": f"A-{n}", "name": f"Red shoe {n}", "brand": "Acme", "price": 10.5 + n, "url": f"https://shop/{n}",
@@ -124,3 +131,9 @@ def test_numbers_are_no_texts() -> None:
         {"title": "Pot", "old": None},
     ]
     assert number_fields(documents, ["title", "price", "old", "year", "nosuch"]) == ("price", "old", "year")
+
+
+def test_names_of_attributes_have_values() -> None:
+    fields = ["product_name", "attributes.name", "categories.name"]
+    assert values_of_labels(ATTRIBUTES, fields) == {"attributes.name": "attributes.value"}
+    assert values_of_labels(ATTRIBUTES, [*fields, "attributes.value"]) == {}

@@ -65,6 +65,14 @@ def number_fields(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[
     return tuple(name for name in text_fields if name in values and all(map(_is_number, values[name])))
 
 
+def values_of_labels(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> dict[str, str]:
+    """Return the text fields that are names of attributes in lists, with the fields of the attributes' values."""
+    labels = _fields_of_labels(documents)
+    named = [name for name in text_fields if name in labels and name.rpartition(".")[2].lower() in _LABELS]
+    values = {name: f"{name.rpartition('.')[0]}.value" for name in named}
+    return {name: value for name, value in values.items() if value in labels and value not in text_fields}
+
+
 def html_fields(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> tuple[str, ...]:
     """Return the text fields of which most values have HTML tags or entities."""
     values = {name: some for name, some in _values(documents).items() if name in text_fields}
