@@ -102,7 +102,12 @@ def describe(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str])
     """Return each text field with its languages, its mean length in words and whether it has HTML."""
     values, html = _values(documents), html_fields(documents, text_fields)
     return [
-        FieldDescription(name, _languages(values[name]), round(_mean_words(values[name] or [""])), name in html)
+        FieldDescription(
+            name,
+            tuple(language for language in _languages(values[name]) if language != LATIN),
+            round(_mean_words(values[name] or [""])),
+            name in html,
+        )
         for name in text_fields
     ]
 
