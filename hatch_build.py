@@ -1,10 +1,14 @@
 """Compile the scoring loops into the wheel; where there is no C compiler, the wheel is pure Python and numpy scores.
 
+A checkout without the libraries of the playground's page fetches them first, where npm is there.
+
 `ES_TTC_PURE=1` leaves the compiler alone: a release has a wheel for platforms that have none of their own.
 """
 
 import os
 import shutil
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +29,7 @@ class CompiledLoops(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile before the wheel is put together."""
+        self._fetch_libraries(Path(self.root) / "release" / "vendor.py")
         root, name = Path(self.root), f"{MODULE.replace('.', '/')}.abi3.so"
         if version == "editable":
             (root / name).unlink(missing_ok=True)  # of older sources
@@ -42,6 +47,15 @@ class CompiledLoops(BuildHookInterface[Any]):
         build_data["force_include"][str(module)] = name
         build_data["pure_python"] = False
         build_data["tag"] = f"{STABLE_ABI}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+    def _fetch_libraries(self, fetch: Path) -> None:
+        """Fetch the page's libraries; an sdist has them, and no script that does."""
+        if not fetch.is_file():
+            return
+        command = [sys.executable, str(fetch)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own
+        if done.stderr:
+            self.app.display_warning(done.stderr.strip())
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """Remove what was compiled."""

@@ -14,7 +14,7 @@ import asyncio
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,14 +54,15 @@ _OFTEN = 11
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", default="http://127.0.0.1:9200")
-    parser.add_argument("--memory", action="store_true", help="measure memory at the start alone")
+    parser.add_argument("--memory", action="store_true", help="measure memory alone")
     arguments = parser.parse_args()
     url = arguments.engine
-    print(table(("workers", "first process, MB", "a worker, MB", "all, MB"), _memory(url)))
-    if arguments.memory:
-        return
-    product = asyncio.run(_fill(url))
+    product = asyncio.run(_fill(url, scripted=not arguments.memory))
     try:
+        columns = ("workers", "first process, MB", "a worker, MB", "all, MB", "all after searches, MB")
+        print(table(columns, _memory(url)))
+        if arguments.memory:
+            return
         with gateway(url) as warm, gateway(url, feature_cache_mb=0) as forgetful, gateway(url, compiled=False) as plain:
             _warm_up(url, warm.url, forgetful.url, plain.url)
             _report(url, warm.url, forgetful.url, plain.url, product)
@@ -70,15 +71,25 @@ def main() -> None:
 
 
 def _memory(url: str) -> list[tuple[str, ...]]:
-    """Return the memory of gateways that are ready and have answered nothing: what is shared counts in parts (PSS)."""
+    """Return the memory of gateways that are ready, and after searches: what is shared counts in parts (PSS)."""
     rows: list[tuple[str, ...]] = []
     for workers in (1, 2, 4):
         with gateway(url, workers=workers) as running:
             first = psutil.Process(running.pid).parent()
             assert first is not None
-            own, *others = [one.memory_full_info().pss / 1e6 for one in (first, *first.children())]
-            rows.append((str(workers), f"{own:.0f}", f"{statistics.mean(others):.0f}", f"{own + sum(others):.0f}"))
+            processes = [first, *first.children()]
+            own, *others = _megabytes(processes)
+            for group in range(GROUPS):
+                body = query(group, rescore=True)
+                asyncio.run(answered(running.url, INDEX, body, connections=CONNECTIONS, seconds=1))
+            after = sum(_megabytes(processes))
+            each = statistics.mean(others)
+            rows.append((str(workers), *(f"{size:.0f}" for size in (own, each, own + sum(others), after))))
     return rows
+
+
+def _megabytes(processes: Sequence[psutil.Process]) -> list[float]:
+    return [one.memory_full_info().pss / 1e6 for one in processes]
 
 
 def _warm_up(engine: str, *gateways: str) -> None:
@@ -106,11 +117,11 @@ def _report(url: str, gateway: str, forgetful: str, by_numpy: str, product: str)
     print(table((f"{CONNECTIONS} connections", "requests/s", "of direct"), _throughput(url, gateway)))
 
 
-async def _fill(url: str) -> str:
+async def _fill(url: str, *, scripted: bool) -> str:
     async with opened(url) as engine:
         product = (await engine.capabilities()).product
         await fill(engine, INDEX)
-        if product == "opensearch":
+        if product == "opensearch" and scripted:
             await _index_scripted(engine)
         return product
 

@@ -29,7 +29,7 @@ from es_ttc.cli.common import (
     stop_on_sigterm,
     strips_html,
     take_proposal,
-    warn_of_language,
+    warn_of_texts,
     with_engine,
 )
 from es_ttc.cli.evaluating import stages
@@ -382,7 +382,7 @@ async def _planned(engine: Engine, request: _Request) -> _Plan:
         require_text_fields(source, spec.text_fields)
         await require_readable(engine, source, spec.text_fields)  # of all, before one of them is attached
     if strip is not None:
-        warn_of_language(samples[0], spec.text_fields, encoder.identity)
+        warn_of_texts(samples[0], spec.text_fields, encoder.identity)
         spec = replace(spec, strip_html=strips_html(strip, samples[0], spec.text_fields))
     return _Plan(indices.sources, samples, spec, encoder, like.holder if like else None)
 

@@ -33,7 +33,7 @@ from es_ttc.encoders.registry import load_encoder, with_adapter
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError, EngineError, InvalidRequest
-from es_ttc.index.ingest.proposal import html_fields, languages
+from es_ttc.index.ingest.proposal import html_fields, languages, values_of_labels
 from es_ttc.index.mappings.encoder import load_encoder_for
 from es_ttc.settings import EngineSettings, Settings
 
@@ -161,10 +161,10 @@ def take_proposal(sentence: str, *, yes: bool) -> None:
         raise InvalidRequest(f"{sentence} (--yes takes it)")
 
 
-def warn_of_language(
-    documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: EncoderIdentity
-) -> None:
-    """Warn if the first documents are in a language that the encoder is not trained for."""
+def warn_of_texts(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str], encoder: EncoderIdentity) -> None:
+    """Warn of a language that the encoder is not trained for, and of names of attributes without their values."""
+    for name, value in values_of_labels(documents, text_fields).items():
+        click.echo(f"es-ttc: {name} has names of attributes, and their values are in {value}: encode both", err=True)
     problem = unread_language(documents, text_fields, encoder)
     if problem:
         click.echo(f"es-ttc: {problem}", err=True)

@@ -25,7 +25,7 @@ from es_ttc.cli.common import (
     stop_on_sigterm,
     strips_html,
     take_proposal,
-    warn_of_language,
+    warn_of_texts,
 )
 from es_ttc.cli.model_options import command
 from es_ttc.cli.options import StripHtml, TextFields
@@ -265,7 +265,7 @@ async def _ready(
         if spec is not None:
             fix = f"these are the fields that index [{request.name}] encodes: make another index for such documents"
         raise InvalidRequest(f"{_no_text(documents, required.text_fields)}: {fix}")
-    warn_of_language(documents, required.text_fields, encoder.identity)
+    warn_of_texts(documents, required.text_fields, encoder.identity)
     await _tell_size(inputs, len(records), documents, required, encoder)
     if index is None:
         if not documents:

@@ -21,12 +21,13 @@ from es_ttc.encoders.query_adapters import QueryAdapters
 from es_ttc.encoders.registry import require_known
 from es_ttc.engine.connect import connected
 from es_ttc.engine.versions import EngineVersion, oldest_versions
-from es_ttc.errors import EngineError, EngineUnavailable, EsTtcError, InvalidRequest
+from es_ttc.errors import ConfigurationError, EngineError, EngineUnavailable, EsTtcError, InvalidRequest
 from es_ttc.index.attach.feature_locations import Indices
 from es_ttc.index.attach.side_index import attached_sources
 from es_ttc.index.mappings.indices import mappings_with_features, no_index
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.playground import playground_routes
+from es_ttc.playground.pages import lacks_libraries
 from es_ttc.rescorers.learned.model import read_models
 from es_ttc.rescorers.tuned import TunedDefaults
 from es_ttc.serving.gateway import promoted_programs
@@ -38,6 +39,10 @@ from es_ttc.serving.server import serve as run
 from es_ttc.serving.trial import require_trial_possible
 from es_ttc.settings import GatewaySettings
 
+_LACKS_LIBRARIES = (
+    "the page's libraries are not there: install npm (Node.js 20 or newer), run `python release/vendor.py` in the "
+    "checkout, and install es-ttc from it again"
+)
 _LOOK_SECONDS = 3.0
 _MAX_NAMED = 20
 
@@ -103,7 +108,7 @@ def serve(
         else:
             running = f"{engine_url} ({version})" if version else engine_url
             _introduce(settings, url, running, indices, unread)
-        for sentence in _warnings(settings, url, engine_url, version, reachable=reachable):
+        for sentence in warnings(settings, url, engine_url, version, reachable=reachable):
             click.echo(f"es-ttc: {sentence}", err=True)
         if sys.platform == "win32":
             run(settings, listening, playground_routes)
@@ -112,13 +117,15 @@ def serve(
             serve_with_workers(settings, listening.fileno(), given_settings, further)
 
 
-def _warnings(
+def warnings(
     settings: GatewaySettings, url: str, engine_url: str, version: EngineVersion | None, *, reachable: bool
 ) -> Iterator[str]:
     """Yield what an operator must know of the gateway that begins."""
     if not reachable:
         fix = "" if engine_url.startswith("https:") else " (start one with `es-ttc engine up`)"
         yield f"no engine answers at {engine_url} yet: the gateway answers 503 until it does{fix}"
+    if settings.ui and lacks_libraries():
+        yield _LACKS_LIBRARIES
     if settings.aws_sign_callers:
         yield (
             f"callers' requests are signed with the gateway's AWS credentials: whoever reaches {url} has their rights"
@@ -235,6 +242,8 @@ def ui(
     A gateway of its own, on this machine only, serves the page until Ctrl-C. The page asks for the engine's
     credentials if the engine wants some.
     """
+    if lacks_libraries():
+        raise ConfigurationError(_LACKS_LIBRARIES)
     settings = GatewaySettings(**provided(engine=engine), host="127.0.0.1", port=port, workers=1, ui=True)
     for name in (settings.encoder, *settings.encoders):
         require_known(name)

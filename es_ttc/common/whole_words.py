@@ -22,10 +22,9 @@ def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
     """
     if not 0 <= start < end <= len(text):
         return start, end
-    left = _length(text[max(0, start - MAX_WORD) : start + 1][::-1]) if _in_word(text[start]) else 0
-    right = _length(text[end - 1 : end + MAX_WORD]) if _in_word(text[end - 1]) else 0
-    start -= left * (left < MAX_WORD)
-    end += right * (right < MAX_WORD)
+    left = next((n for n in range(MAX_WORD) if not _continues(text, start - n)), 0)
+    right = next((n for n in range(MAX_WORD) if not _continues(text, end + n)), 0)
+    start, end = start - left, end + right
     while start and _is_mark(text[start]):
         start -= 1
     while end < len(text) and _is_mark(text[end]):
@@ -44,10 +43,13 @@ def with_marks(text: str, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[in
     ]
 
 
-def _length(text: str) -> int:
-    """Return the number of characters that belong to the word of a text's first one, without that."""
-    word = takewhile(lambda place: _in_word(text[place]) or _POINT.match(text, place - 1), range(1, len(text)))
-    return sum(1 for _ in word)
+def _continues(text: str, place: int) -> bool:
+    """Return whether the characters before and after a place are of one word."""
+    return 0 < place < len(text) and _is_part(text, place - 1) and _is_part(text, place)
+
+
+def _is_part(text: str, place: int) -> bool:
+    return _in_word(text[place]) or (place > 0 and _POINT.match(text, place - 1) is not None)
 
 
 def _in_word(character: str) -> bool:

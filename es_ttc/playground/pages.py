@@ -45,6 +45,11 @@ class Asset:
     tag: str
 
 
+def lacks_libraries() -> bool:
+    """Return whether a library of the page is not there, as in an installation from a checkout without npm."""
+    return not all((ASSETS / name).is_file() for name in library_files())
+
+
 def read_assets(folder: Path = ASSETS) -> dict[str, Asset]:
     """Return the page's files by path; in a checkout that lacks a library, one page that says how to get it."""
     found = {

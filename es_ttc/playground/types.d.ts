@@ -35,6 +35,8 @@ interface IndexField {
 interface IndexInfo {
   name: string;
   fields: string[];
+  /** How many of the fields, from the first, are titles. */
+  titles: number;
   others: IndexField[];
   tokens: boolean;
 }

@@ -123,6 +123,7 @@ def test_without_a_match_a_passage_is_the_beginning() -> None:
         ("two words (here)", "two words", "«two words»"),
         ("takes 3.7 GB, 1,000 times", "takes 3", "«takes 3.7» GB"),
         ("takes 3.7 GB, 1,000. Then", "000", "GB, «1,000». Then"),
+        ("takes 3.7 GB", ".7 GB", "takes «3.7 GB»"),
         ("a function() call", "()", "function«()» call"),
         ("<p>The caf&eacute; <b>opens</b></p>", "caf&eacute;", "The «café» opens"),
         ("bab\u0301\u0323 c", "a", "«bab\u0301\u0323»"),

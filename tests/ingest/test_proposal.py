@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from es_ttc.index.ingest.proposal import describe, html_fields, languages, number_fields, propose_fields
+from es_ttc.index.ingest.proposal import (
+    describe,
+    html_fields,
+    languages,
+    number_fields,
+    propose_fields,
+    values_of_labels,
+)
 
 SHOP = [
     {"sku": f"A-{n}", "name": f"Red shoe {n}", "brand": "Acme", "price": 10.5 + n, "url": f"https://shop/{n}",
@@ -26,6 +33,7 @@ EQUAL_IDS = [{"id": 1, "text": "the same id in two documents"}, {"id": 1, "text"
 ATTRIBUTES = [
     {"sku": f"A-{n}", "product": {"text": f"This kettle number {n} is made for daily use and easy to clean."},
      "product_name": f"Sturdy kettle with lid {n}", "brand_name": "Acme Power Tools", "size": f"{n} x 20 x 30 mm",
+     "slug": f"sturdy-kettle-with-lid-number-{n}",
      "shipping": "Ships within two days from our warehouse in the north of the country",
      "attributes": [{"name": "Main colour of the item", "value": f"Deep sea blue {n} matte"}],
      "categories": [{"id": n, "name": f"Home and Garden number {n}"}]}
@@ -123,3 +131,9 @@ def test_numbers_are_no_texts() -> None:
         {"title": "Pot", "old": None},
     ]
     assert number_fields(documents, ["title", "price", "old", "year", "nosuch"]) == ("price", "old", "year")
+
+
+def test_names_of_attributes_have_values() -> None:
+    fields = ["product_name", "attributes.name", "categories.name"]
+    assert values_of_labels(ATTRIBUTES, fields) == {"attributes.name": "attributes.value"}
+    assert values_of_labels(ATTRIBUTES, [*fields, "attributes.value"]) == {}

@@ -19,7 +19,7 @@ from playwright.async_api import Browser, Page, async_playwright
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.playground import playground_routes
-from es_ttc.playground.pages import ASSETS, library_files
+from es_ttc.playground.pages import lacks_libraries
 from tests.serving.client import call
 from tests.serving.conftest import make_index
 from tests.serving.corpus import corpus
@@ -38,7 +38,7 @@ ARGUMENTS = [
 SECONDS = 60.0
 """How long the page may take for anything: generous, for a busy machine."""
 AXE = Path(__file__).parents[2] / "release" / "page" / "node_modules" / "axe-core" / "axe.min.js"
-VENDORED = all((ASSETS / name).is_file() for name in library_files())
+VENDORED = not lacks_libraries()
 
 HOSTILE = "<script>window.hacked = true</script><img src=x onerror='window.hacked = true'>"
 """Markup that runs a script where it is taken for markup."""

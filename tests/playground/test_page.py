@@ -40,6 +40,9 @@ async def test_columns_show_how_methods_rank(either_playground: Playground, open
     await expect(page.get_by_label("Index", exact=True)).to_have_value(playground.index)
     await page.get_by_label("Query", exact=True).fill(QUERY)
     await page.get_by_role("button", name="Add a column").click()
+    offered = await page.get_by_label("Method of column 3").locator("option").all_inner_texts()
+    assert offered[:7] == ["bm25", "blend", "hybrid", "spectral", "maxsim", "dense", "All methods"]
+    assert len(offered) == len(set(offered)) > 20
     await page.get_by_label("Method of column 3").select_option("spectral")
     await page.get_by_label("Parameters of column 3").fill('{"scales": [1, ')
     await page.get_by_role("button", name="Search").click()
@@ -188,8 +191,17 @@ async def test_an_attached_index_is_shown_with_its_evidence_by_an_alias(
     lines = [line for one in corpus() for line in ({"index": {"_id": one.pop("_id")}}, one)]
     call(engine, "POST", f"/{index_name}/_bulk?refresh=true", lines)
     call(engine, "PUT", f"/{index_name}/_alias/{index_name}-alias")
+    named = {"name": "The calf", "about": "An animal that drinks milk."}
+    call(engine, "PUT", f"/{index_name}-other/_doc/calf?refresh=true", named)
+    call(engine, "PUT", f"/{index_name}-other/_alias/{index_name}-both")
+    call(engine, "PUT", f"/{index_name}/_alias/{index_name}-both")
     await attached(engine, index_name, IndexSpec(encoder.identity, text_fields=("title", "text")), encoder)
+    await attached(engine, f"{index_name}-other", IndexSpec(encoder.identity, text_fields=("name", "about")), encoder)
     try:
+        page = await open_page(either_playground.search(QUERY, index=f"{index_name}-both"))
+        titles = page.locator(".column").nth(1).locator(".hit strong")
+        await expect(titles).to_have_count(10)
+        assert {"The calf", "The dog"} <= set(await titles.all_inner_texts())
         page = await open_page(either_playground.search(QUERY, index=f"{index_name}-alias"))
         blend = page.locator(".column").nth(1)
         first = blend.locator(".hit").first

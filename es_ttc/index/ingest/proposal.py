@@ -65,6 +65,14 @@ def number_fields(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[
     return tuple(name for name in text_fields if name in values and all(map(_is_number, values[name])))
 
 
+def values_of_labels(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> dict[str, str]:
+    """Return the text fields that are names of attributes in lists, with the fields of the attributes' values."""
+    labels = _fields_of_labels(documents)
+    named = [name for name in text_fields if name in labels and name.rpartition(".")[2].lower() in _LABELS]
+    values = {name: f"{name.rpartition('.')[0]}.value" for name in named}
+    return {name: value for name, value in values.items() if value in labels and value not in text_fields}
+
+
 def html_fields(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> tuple[str, ...]:
     """Return the text fields of which most values have HTML tags or entities."""
     values = {name: some for name, some in _values(documents).items() if name in text_fields}
@@ -94,7 +102,12 @@ def describe(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str])
     """Return each text field with its languages, its mean length in words and whether it has HTML."""
     values, html = _values(documents), html_fields(documents, text_fields)
     return [
-        FieldDescription(name, _languages(values[name]), round(_mean_words(values[name] or [""])), name in html)
+        FieldDescription(
+            name,
+            tuple(language for language in _languages(values[name]) if language != LATIN),
+            round(_mean_words(values[name] or [""])),
+            name in html,
+        )
         for name in text_fields
     ]
 
@@ -156,8 +169,12 @@ def _mean_words(values: Sequence[Any]) -> float:
     texts = [text for text in texts if not _is_json(text)]
     if len(texts) <= len(values) / 2:
         return 0.0
-    counts = [max(len(_WORD.findall(text)), len(_UNSPACED.findall(text)) / _CHARACTERS_A_WORD) for text in texts]
-    return mean(counts)
+    return mean(max(_words(text), len(_UNSPACED.findall(text)) / _CHARACTERS_A_WORD) for text in texts)
+
+
+def _words(text: str) -> int:
+    """Return the number of words; parts of a path, or of a name with hyphens, are none."""
+    return min(len(_WORD.findall(text)), len(text.split()))
 
 
 def _is_number(value: Any) -> bool:

@@ -9,8 +9,8 @@ import { Fault, PLAIN, Select, typed } from "./ui.js";
 export const MOST = 4;
 export const FEWEST = 2;
 const DEFAULT = [BM25, "blend"];
-/** Offered first when a column is added. */
-const NEXT = ["hybrid", "spectral", "maxsim"];
+/** The methods that fit most searches; the others are listed below "All methods". */
+const FIVE = ["blend", "hybrid", "spectral", "maxsim", "dense"];
 
 /** @type {(text: string | null) => Column[]} Two to four columns, from the address. */
 export function columnsOf(text) {
@@ -60,7 +60,7 @@ const isObject = (value) => value !== null && typeof value === "object" && !Arra
  */
 export function ColumnEditors({ what, drafts, change, fewest, most }) {
   const add = () => {
-    const method = NEXT.find((name) => drafts.every((draft) => draft.method !== name)) ?? "blend";
+    const method = FIVE.find((name) => drafts.every((draft) => draft.method !== name)) ?? "blend";
     change([...drafts, { method, params: "" }]);
   };
   const editor = (/** @type {Draft} */ draft, /** @type {number} */ place) => {
@@ -76,9 +76,9 @@ export function ColumnEditors({ what, drafts, change, fewest, most }) {
 /** @param {{what: string, draft: Draft, change: (draft: Draft) => void, remove: (() => void) | false}} props */
 function Editor({ what, draft: { method, params }, change, remove }) {
   const valid = columnsOfDrafts([{ method, params }]) !== null;
-  const methods = new Set([method, BM25, ...(info.value?.methods ?? []), ...(info.value?.rewriters ?? [])]);
+  const offered = [...(info.value?.methods ?? []), ...(info.value?.rewriters ?? [])];
   const named = (/** @type {string} */ chosen) => change({ method: chosen, params: "" });
-  const options = [...methods].map((name) => [name]);
+  const options = [...new Set([BM25, ...FIVE, "", method, ...offered])].map((name) => [name, name || "All methods"]);
   const label = `Parameters of ${what}, as JSON`;
   const onInput = typed((text) => change({ method, params: text }));
   const given = { class: "params", placeholder: "parameters: {…}", value: params, ...PLAIN, onInput };

@@ -13,9 +13,10 @@ export const marked = signal("");
 /** @type {(hit: Hit) => string} */
 export const keyOf = (hit) => `${hit._index}\n${hit._id}`;
 
-/** @type {(hit: Hit, index: IndexInfo) => string} What names a hit: the first of several fields, else its id. */
-export function titleOf(hit, { fields: [first, ...others] }) {
-  return (others.length && slice(textOf(hit._source, first), 0, 200)) || hit._id || "without an id";
+/** @type {(hit: Hit, index: IndexInfo) => string} What names a hit: its title if its index has one, else its id. */
+export function titleOf(hit, { fields, titles }) {
+  const title = fields.slice(0, titles).find((name) => textOf(hit._source, name));
+  return (title && fields.length > 1 && slice(textOf(hit._source, title), 0, 200)) || hit._id || "without an id";
 }
 
 /** @type {(hit: Hit, index: IndexInfo) => {field: string, parts: string[]} | null} Every second part is a match. */

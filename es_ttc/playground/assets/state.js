@@ -79,15 +79,18 @@ function withFeatures(mappings) {
 export async function describe(index) {
   const answer = await request("GET", `/${encodeURIComponent(index)}/_mapping`);
   const mappings = Object.values(answer).map((one) => one.mappings);
-  const known = indices.value.find((one) => one.name === index || one.name in answer)?.meta; // also by an alias
-  const meta = known ?? mappings.map((one) => one?._meta?.ttc).find((one) => one?.text_fields);
+  const known = indices.value.filter((one) => one.name === index || one.name in answer); // several by an alias
+  const own = mappings.flatMap((one) => (one?._meta?.ttc?.text_fields ? [one._meta.ttc] : []));
+  const metas = known.length ? known.map(({ meta }) => meta) : own;
+  const titles = new Set(metas.map((meta) => meta.text_fields[0]));
   const others = [
     ...new Map(mappings.flatMap((one) => fieldsOf(one?.properties)).map((one) => [one.name, one])).values(),
   ];
   const texts = others.flatMap(({ name, kind }) => (kind === "text" ? [name] : []));
-  const fields = meta?.text_fields ?? texts;
+  const fields = metas.length ? [...new Set([...titles, ...metas.flatMap((meta) => meta.text_fields)])] : texts;
   if (!fields.length) throw new Error(`index [${index}] has no text field to search`);
-  return { name: index, fields, others, tokens: Boolean(meta) && meta.tokens !== "none" };
+  const tokens = metas.some((meta) => meta.tokens !== "none");
+  return { name: index, fields, titles: titles.size || 1, others, tokens };
 }
 
 /** @type {(properties: Record<string, any> | undefined, path?: string) => IndexField[]} The index's own fields. */

@@ -37,9 +37,9 @@ export function Fault({ text, children }) {
 /** @param {Record<string, unknown> & {label: string}} props An input below its label. */
 export const Field = ({ label, ...given }) => html`<label><span>${label}</span> ${h("input", given)}</label>`;
 
-/** @param {{label: string, value: string, options: string[][], change: (value: string) => void}} props */
+/** @param {{label: string, value: string, options: string[][], change: (value: string) => void}} props "" is a heading. */
 export function Select({ label, value, options, change }) {
-  const all = options.map(([name, text = name]) => html`<option key=${name} value=${name}>${text}</option>`);
+  const all = options.map(([id, text = id]) => html`<option key=${id} value=${id} disabled=${!id}>${text}</option>`);
   return html`<select aria-label=${label} value=${value} onChange=${typed(change)}>
     ${all}
   </select>`;
