@@ -69,15 +69,20 @@ class WindowReader:
         *,
         encoder: str | None = None,
         located: FeatureLocations | None = None,
+        assume: bool = False,
     ) -> PreparedWindow:
         """Return the window of hits with features. What only reading them needs is freed here.
 
         After scoring, which reads up to a gigabyte, every object would have to be fetched from main memory again.
         Hits have the doc values of `ttc.hash` and `ttc.encoder`, and `_id` if they may be of an attached index.
         ``encoder`` is the window's, None for that of the hits' indices, ``located`` where the features are, None if
-        that is to be found out.
+        that is to be found out. With ``assume`` the window is to be confirmed: see :attr:`PreparedWindow.confirmed`.
         """
-        located, known = await self._located(hits, features, request, encoder, located)
+        located, known = await self._located(hits, features, request, encoder, located, assume=assume)
+        confirmed = None
+        if located.assumed:
+            confirmed = asyncio.create_task(self._attached.confirmed(located.assumed, request.caller))
+            confirmed.add_done_callback(ignore_failure)
         features = await self._with_query_side_vectors(located, known, features, request)
         try:
             features_read, encoded = await self._read(located, known, features, request)
@@ -93,7 +98,8 @@ class WindowReader:
             if located.skipped:
                 raise no_features(located.skipped)
             raise await self._missing(features, features.needs, hits, located, request.caller)
-        return await self._with_features(bare, located, of_hits, complete, encoded, features, request)
+        window = await self._with_features(bare, located, of_hits, complete, encoded, features, request)
+        return replace(window, confirmed=confirmed)
 
     async def read_sent(
         self, documents: SuppliedDocuments, bare: Window, features: FeatureNeeds, request: WindowRequest
@@ -187,10 +193,12 @@ class WindowReader:
         request: WindowRequest,
         encoder: str | None,
         located: FeatureLocations | None = None,
+        *,
+        assume: bool = False,
     ) -> tuple[FeatureLocations, list[DocumentKey]]:
         """Return where the hits' features are, and the keys of those that can be used."""
         started = time.perf_counter()
-        located = located or await self._attached.locate(hits, request.caller)
+        located = located or await self._attached.locate(hits, request.caller, assume=assume)
         request.timings.features += _ms_since(started)
         if request.coverage is not None:
             await self._on_demand.add(hits, located, request.coverage)

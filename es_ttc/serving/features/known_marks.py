@@ -1,0 +1,89 @@
+"""What earlier searches have read of side indices, so that a search of known documents need not read it again.
+
+A mark tells which write of a document its features were made from. That never changes: whatever the side index contains
+by now, a document whose last write is that one still has the text. Two things may change, and searches confirm them:
+the source may be another index of the same name, and its alias may name another side index.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from es_ttc.common.caches import ExpiringCache, LruCache
+from es_ttc.serving.features.keys import RoutedId
+from es_ttc.serving.http import jsonio
+from es_ttc.serving.http.caller import Caller, CallerKeys
+
+_MAX_MARKS = 50_000  # of some 400 bytes each
+_MAX_FOUND = 50_000
+_MAX_ATTACHMENTS = 1000
+_SECONDS = 60.0
+"""Time after which a caller's right to read a side index is examined again."""
+
+
+class FeatureMark(NamedTuple):
+    """The stored mark of a document's features in a side index; `version` is the `_seq_no` of the mark itself."""
+
+    side: str
+    encoder: str
+    hash: str
+    source: str
+    seq_no: int
+    version: int | None
+
+
+class Attachment(NamedTuple):
+    """A source with its UUID, and the side index that its alias names."""
+
+    source: str
+    uuid: str
+    side: str
+
+
+class KnownMarks:
+    """Marks that searches have read, and the attachments that callers have read; for the event loop only."""
+
+    def __init__(self) -> None:
+        self._keys = CallerKeys()
+        self._attachments: ExpiringCache[bytes, Attachment | None] = ExpiringCache(_MAX_ATTACHMENTS, _SECONDS)
+        self._marks: LruCache[tuple[str, RoutedId], FeatureMark] = LruCache(_MAX_MARKS)
+        self._found: LruCache[bytes, Sequence[RoutedId]] = LruCache(_MAX_FOUND)
+
+    def attachment(self, reader: Caller, source: str) -> Attachment | None:
+        """Return what a search with the same credentials has read of an index's attachment."""
+        known = self._attachments.get(self._key(reader, source))
+        return None if known is None else known.value
+
+    def put_attachment(self, reader: Caller, attachment: Attachment) -> None:
+        """Remember an attachment that was read."""
+        self._attachments.put(self._key(reader, attachment.source), attachment)
+
+    def forget(self, reader: Caller, attachment: Attachment) -> None:
+        """Forget an attachment that has changed."""
+        self._attachments.put(self._key(reader, attachment.source), None)
+
+    def marks(self, side: str, documents: Iterable[RoutedId]) -> dict[RoutedId, FeatureMark]:
+        """Return the known marks of documents."""
+        documents = [*documents]
+        known = self._marks.get_all((side, document) for document in documents)
+        return {document: mark for document, mark in zip(documents, known, strict=True) if mark is not None}
+
+    def put_marks(self, marks: Mapping[RoutedId, FeatureMark]) -> None:
+        """Remember marks that were read."""
+        for document, mark in marks.items():
+            self._marks.put((mark.side, document), mark)
+
+    def found(self, side: str, search: Mapping[str, Any]) -> Sequence[RoutedId]:
+        """Return the documents that a search of a side index has last found; none if that is not known."""
+        return self._found.get(_digest(side, search)) or ()
+
+    def put_found(self, side: str, search: Mapping[str, Any], documents: Sequence[RoutedId]) -> None:
+        """Remember the documents that a search has found."""
+        self._found.put(_digest(side, search), documents, len(documents))
+
+    def _key(self, reader: Caller, source: str) -> bytes:
+        return self._keys.of(reader.headers, source.encode(errors="replace"))
+
+
+def _digest(side: str, search: Mapping[str, Any]) -> bytes:
+    return blake2b(jsonio.dumps([side, search])).digest()
