@@ -251,13 +251,13 @@ class _SideSearch:
         keys = await self._attached.current(hits, marks, uuid, self._target.caller)
         self._permitted |= dict.fromkeys(new)
         for hit, key in zip(hits, keys, strict=True):
-            document = DocumentId(self._side.source, RoutedId.of(hit))
+            document = RoutedId.of(hit)
             if key is None:
-                self._stale.add(document)
+                self._stale.add(DocumentId(self._side.source, document))
             elif key.encoder != self._target.indices.encoder:
-                self._skipped[document] = SkipReason.ENCODER
+                self._skipped[DocumentId(self._side.source, document)] = SkipReason.ENCODER
             else:
-                self._permitted[document.routed] = hit, key
+                self._permitted[document] = hit, key
 
     async def _marks(self, hits: Mapping[RoutedId, Hit]) -> Mapping[RoutedId, FeatureMark]:
         """Return the marks of documents, by their hits in the side index."""

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from es_ttc.common.caches import ExpiringCache, LruCache
-from es_ttc.serving.features.keys import RoutedId
+from es_ttc.serving.features.keys import DocumentKey, RoutedId
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, CallerKeys
 
@@ -22,21 +22,27 @@ _SECONDS = 60.0
 
 
 class FeatureMark(NamedTuple):
-    """The stored mark of a document's features in a side index; `version` is the `_seq_no` of the mark itself."""
+    """The stored mark of a document's features in a side index.
 
-    side: str
-    encoder: str
-    hash: str
+    Attributes:
+        key: The key of the features.
+        source: UUID of the index whose document they were made from.
+        seq_no: The write that they were made from.
+        version: The `_seq_no` of the mark itself.
+    """
+
+    key: DocumentKey
     source: str
     seq_no: int
     version: int | None
 
 
 class Attachment(NamedTuple):
-    """A source with its UUID, and the side index that its alias names."""
+    """A source with its UUID, whether it has one shard only, and the side index that its alias names."""
 
     source: str
     uuid: str
+    one_shard: bool
     side: str
 
 
@@ -47,6 +53,8 @@ class KnownMarks:
         self._keys = CallerKeys()
         self._attachments: ExpiringCache[bytes, Attachment | None] = ExpiringCache(_MAX_ATTACHMENTS, _SECONDS)
         self._marks: LruCache[tuple[str, RoutedId], FeatureMark] = LruCache(_MAX_MARKS)
+        self._documents: LruCache[tuple[str, int], RoutedId] = LruCache(_MAX_MARKS)
+        self._confirmed: LruCache[Attachment, float] = LruCache(_MAX_ATTACHMENTS)
         self._found: LruCache[bytes, Sequence[RoutedId]] = LruCache(_MAX_FOUND)
 
     def attachment(self, reader: Caller, source: str) -> Attachment | None:
@@ -62,16 +70,31 @@ class KnownMarks:
         """Forget an attachment that has changed."""
         self._attachments.put(self._key(reader, attachment.source), None)
 
-    def marks(self, side: str, documents: Iterable[RoutedId]) -> dict[RoutedId, FeatureMark]:
-        """Return the known marks of documents."""
-        documents = [*documents]
-        known = self._marks.get_all((side, document) for document in documents)
-        return {document: mark for document, mark in zip(documents, known, strict=True) if mark is not None}
+    def marks(self, side: str, documents: Iterable[RoutedId]) -> list[FeatureMark | None]:
+        """Return for each document its mark in a side index, None if it is not known."""
+        return self._marks.get_all((side, document) for document in documents)
 
     def put_marks(self, marks: Mapping[RoutedId, FeatureMark]) -> None:
         """Remember marks that were read."""
         for document, mark in marks.items():
-            self._marks.put((mark.side, document), mark)
+            self._marks.put((mark.key.index, document), mark)
+            self._documents.put((mark.source, mark.seq_no), document)
+
+    def document(self, source: Attachment, seq_no: int) -> RoutedId | None:
+        """Return the document that a write of a source with one shard was of."""
+        return self._documents.get((source.uuid, seq_no))
+
+    def put_document(self, source: Attachment, seq_no: int, document: RoutedId) -> None:
+        """Remember the document that a write of a source was of."""
+        self._documents.put((source.uuid, seq_no), document)
+
+    def is_confirmed(self, attachment: Attachment, since: float) -> bool:
+        """Return whether a request after some moment has confirmed an attachment."""
+        return (self._confirmed.peek(attachment) or 0.0) >= since
+
+    def confirm(self, attachment: Attachment, at: float) -> None:
+        """Note that a request that was sent at some moment has confirmed an attachment."""
+        self._confirmed.put(attachment, at)
 
     def found(self, side: str, search: Mapping[str, Any]) -> Sequence[RoutedId]:
         """Return the documents that a search of a side index has last found; none if that is not known."""

@@ -11,6 +11,7 @@ be known too; then it is read while the window is scored, and a window with anot
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any
@@ -38,6 +39,8 @@ MARK_FIELDS = (*DOCUMENT_FIELDS, SOURCE, SEQ_NO, HASH, ENCODER, STATE)
 _DOCUMENTS_A_READ = 1000
 _MAX_REMEMBERED = 1000
 _NO_ERROR_IF_MISSING = b"ignore_unavailable=true&allow_no_indices=true"
+_UUID, _SHARDS = "index.uuid", "index.number_of_shards"
+_FLAT = b"flat_settings=true&ignore_unavailable=true"
 _FAILING = "features could not be located"
 
 
@@ -46,7 +49,7 @@ class FeatureLocator:
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
-        self._with_sides: LruCache[str, bool] = LruCache(_MAX_REMEMBERED)
+        self._with_sides: LruCache[str, frozenset[str]] = LruCache(_MAX_REMEMBERED)
         self._known = KnownMarks()
 
     def expects_ids(self, caller: Caller) -> bool:
@@ -61,12 +64,58 @@ class FeatureLocator:
         without = own_keys(hits).without
         if not without:
             return False
-        indices = {str(hits[place]["_index"]) for place in without}
-        of_indices = await asyncio.gather(*(self._marks(index, [], caller) for index in sorted(indices)))
-        needed = any(marks is not None for marks in of_indices)
-        if needed:
-            self._with_sides.put(caller.indices, True, 1)
-        return needed
+        indices = sorted({str(hits[place]["_index"]) for place in without})
+        of_indices = await asyncio.gather(*(self._marks(index, [], caller) for index in indices))
+        attached = frozenset(index for index, marks in zip(indices, of_indices, strict=True) if marks is not None)
+        if attached:
+            self._with_sides.put(caller.indices, attached)
+        return bool(attached)
+
+    def sources_by_writes(self, caller: Caller) -> frozenset[Attachment]:
+        """Return the attached indices of the caller's target if a hit's `_seq_no` tells which document it is.
+
+        That is so if each has one shard, and the caller's searches have lately read its side index.
+        """
+        attached = self._with_sides.get(caller.indices) if caller.indices else None
+        known = [self.known(index, caller) for index in attached or ()]
+        sources = frozenset(one for one in known if one is not None and one.one_shard)
+        return sources if len(sources) == len(known) else frozenset()
+
+    def name(
+        self,
+        hits: Sequence[dict[str, Any]],
+        sources: Iterable[Attachment],
+        read: Iterable[Mapping[str, Any]] = (),
+    ) -> list[dict[str, Any]]:
+        """Give bare hits of some attached indices their ids, by their writes, in place; return those not known.
+
+        The ids hold if the sources are :meth:`confirmed` afterwards. ``read`` are hits with ids, named first.
+        """
+        by_index = {one.source: one for one in sources}
+        ids = {(str(hit["_index"]), _seq_no(hit)): RoutedId.of(hit) for hit in read}
+        unknown = []
+        for place in own_keys(hits).without:
+            index, seq_no = str(hits[place]["_index"]), _seq_no(hits[place])
+            document = ids.get((index, seq_no))
+            if document is None and index in by_index and seq_no is not None:
+                document = self._known.document(by_index[index], seq_no)
+            if document is None:
+                unknown.append(hits[place])
+            else:
+                hits[place].update(document.as_hit())
+        return unknown
+
+    def put_names(self, hits: Iterable[Mapping[str, Any]], sources: Iterable[Attachment]) -> None:
+        """Remember the writes of hits with ids, of sources that were :meth:`confirmed` after their search."""
+        by_index = {one.source: one for one in sources}
+        for hit in hits:
+            seq_no = _seq_no(hit)
+            if seq_no is not None:
+                self._known.put_document(by_index[hit["_index"]], seq_no, RoutedId.of(hit))
+
+    def require_ids(self, caller: Caller) -> None:
+        """Note that hits of the caller's target need ids: some are of indices that are not attached."""
+        self._with_sides.put(caller.indices, frozenset())
 
     async def locate(
         self, hits: Sequence[Mapping[str, Any]], caller: Caller, *, assume: bool = False
@@ -120,8 +169,8 @@ class FeatureLocator:
 
         The hits have :data:`DOCUMENT_FIELDS`: a mark that was written since it was read is read again.
         """
-        marks = self._known.marks(side, hits)
-        marks = {document: mark for document, mark in marks.items() if mark.version == _seq_no(hits[document])}
+        known = zip(hits, self._known.marks(side, hits), strict=True)
+        marks = {document: mark for document, mark in known if mark and mark.version == _seq_no(hits[document])}
         if len(marks) < len(hits):
             read = await self._marks_in(
                 side, index, (document.id for document in hits if document not in marks), caller
@@ -137,16 +186,20 @@ class FeatureLocator:
         """Remember the documents of the source that a search of a side index has found."""
         self._known.put_found(side, search, documents)
 
-    async def confirmed(self, assumed: Iterable[Attachment], caller: Caller) -> bool:
+    async def confirmed(self, assumed: Iterable[Attachment], caller: Caller, *, since: float) -> bool:
         """Return whether sources and side indices are still those that were assumed; those that are not are forgotten.
 
-        It is to be called after the searches whose hits were compared: no UUID comes back.
+        ``since`` is `time.perf_counter` after the searches whose hits were compared: no UUID comes back.
         """
-        return all(await asyncio.gather(*(self._confirmed(one, caller) for one in assumed)))
+        return all(await asyncio.gather(*(self._confirmed(one, caller, since) for one in assumed)))
 
-    async def _confirmed(self, assumed: Attachment, caller: Caller) -> bool:
-        uuids = await self._uuids(assumed.source, caller)
-        if uuids.get(assumed.source) == assumed.uuid and assumed.side in uuids:
+    async def _confirmed(self, assumed: Attachment, caller: Caller, since: float) -> bool:
+        if self._known.is_confirmed(assumed, since):
+            return True
+        sent = time.perf_counter()
+        settings = await self._settings(assumed.source, caller)
+        if settings.get(assumed.source, {}).get(_UUID) == assumed.uuid and assumed.side in settings:
+            self._known.confirm(assumed, sent)
             return True
         self._known.forget(self._engine.as_side_reader(caller).caller, assumed)
         return False
@@ -162,28 +215,42 @@ class FeatureLocator:
         assume: bool,
     ) -> dict[int, DocumentKey]:
         """Find the features of one index's hits in its side index; return those whose text is to be compared."""
-        documents = {place: RoutedId.of(hits[place]) for place in places}
         known = self.known(index, caller) if assume else None
-        if known is None:
-            ids = (document.id for document in documents.values())
-            marks, uuids = await asyncio.gather(self._marks(index, ids, caller), self._uuids(index, caller))
-            if marks is None:
-                return {}
-            uuid, side = uuids.get(index), next((mark.side for mark in marks.values()), "")
-            if uuid is not None and side in uuids:
-                reader = self._engine.as_side_reader(caller).caller
-                self._known.put_attachment(reader, Attachment(index, uuid, side))
-        else:
+        if known is not None:
             located.assumed |= {known}
-            uuid, side = known.uuid, known.side
-            marks = self._known.marks(side, documents.values())
-            valid = {documents[place] for place in places if _is_of(marks.get(documents[place]), uuid, hits[place])}
-            marks = {document: marks[document] for document in valid}
-            if len(valid) < len(documents):
-                ids = (document.id for document in documents.values() if document not in valid)
-                marks |= await self._marks(index, ids, caller) or {}
+            located.sides[index] = known.side
+            places = self._put_known(hits, places, known, located.keys)
+            ids = [RoutedId.of(hits[place]).id for place in places]
+            marks = await self._marks(index, ids, caller) if ids else None
+            return _put_verified(hits, places, marks or {}, known.uuid, located.keys)
+        ids = [RoutedId.of(hits[place]).id for place in places]
+        marks, settings = await asyncio.gather(self._marks(index, ids, caller), self._settings(index, caller))
+        if marks is None:
+            return {}
+        of_source = settings.get(index, {})
+        uuid, side = of_source.get(_UUID), next((mark.key.index for mark in marks.values()), "")
+        if uuid is not None and side in settings:
+            attachment = Attachment(index, uuid, of_source.get(_SHARDS) == "1", side)
+            self._known.put_attachment(self._engine.as_side_reader(caller).caller, attachment)
         located.sides[index] = side
         return _put_verified(hits, places, marks, uuid, located.keys)
+
+    def _put_known(
+        self,
+        hits: Sequence[Mapping[str, Any]],
+        places: Sequence[int],
+        known: Attachment,
+        keys: list[DocumentKey | None],
+    ) -> list[int]:
+        """Put the keys of hits whose last writes are known into ``keys``; return the places of the others."""
+        others = []
+        marks = self._known.marks(known.side, (RoutedId.of(hits[place]) for place in places))
+        for place, mark in zip(places, marks, strict=True):
+            if mark is not None and _is_of(mark, known.uuid, hits[place]):
+                keys[place] = mark.key
+            else:
+                others.append(place)
+        return others
 
     async def _marks(self, index: str, ids: Iterable[str], caller: Caller) -> dict[RoutedId, FeatureMark] | None:
         """Return the marks of documents in an index's side index; None if there is no side index."""
@@ -230,17 +297,16 @@ class FeatureLocator:
 
     async def uuid(self, index: str, caller: Caller) -> str | None:
         """Return an index's UUID; None if the caller may not read it."""
-        return (await self._uuids(index, caller)).get(index)
+        return (await self._settings(index, caller)).get(index, {}).get(_UUID)
 
-    async def _uuids(self, index: str, caller: Caller) -> dict[str, str]:
-        """Return the UUIDs of an index and of its side index, by their names; none that the caller may not read."""
+    async def _settings(self, index: str, caller: Caller) -> dict[str, Mapping[str, str]]:
+        """Return UUID and number of shards of an index and of its side index, by name; none that may not be read."""
         names = quote(f"{index},{side_alias(index)}", safe=",")
         engine = self._engine.as_side_reader(caller)
+        path, query_string = f"/{names}/_settings/{_UUID},{_SHARDS}".encode(), _FLAT
         form = {"*": {"settings": dict}}
-        path, query_string = f"/{names}/_settings/index.uuid".encode(), b"flat_settings=true&ignore_unavailable=true"
         answer = await _or_none(index, engine.json("GET", path, query_string, failing=_FAILING, form=form))
-        uuids = {name: one["settings"].get("index.uuid") for name, one in (answer or {}).items()}
-        return {name: uuid for name, uuid in uuids.items() if uuid is not None}
+        return {name: one["settings"] for name, one in (answer or {}).items()}
 
     async def _put_if_same_text(
         self,
@@ -335,12 +401,13 @@ def _mark_of(hit: Mapping[str, Any]) -> tuple[RoutedId, FeatureMark] | None:
     (state,), (encoder,), (content,), (source,), (seq_no,) = values
     if state != READY or not is_mark(content, encoder):
         return None
-    return document, FeatureMark(hit["_index"], encoder, content, source, seq_no, _seq_no(hit))
+    key = DocumentKey(hit["_index"], encoder, content, side=True)
+    return document, FeatureMark(key, source, seq_no, version=_seq_no(hit))
 
 
-def _is_of(mark: FeatureMark | None, uuid: str | None, hit: Mapping[str, Any]) -> bool:
+def _is_of(mark: FeatureMark, uuid: str | None, hit: Mapping[str, Any]) -> bool:
     """Return whether a mark is of a hit's last write."""
-    return mark is not None and (mark.source, mark.seq_no) == (uuid, _seq_no(hit))
+    return mark.source == uuid and mark.seq_no == _seq_no(hit)
 
 
 def _put_verified(
@@ -356,11 +423,10 @@ def _put_verified(
         mark = marks.get(RoutedId.of(hits[place]))
         if mark is None:
             continue
-        key = DocumentKey(mark.side, mark.encoder, mark.hash, side=True)
         if _is_of(mark, uuid, hits[place]):
-            keys[place] = key
+            keys[place] = mark.key
         else:
-            unverified[place] = key
+            unverified[place] = mark.key
     return unverified
 
 

@@ -81,7 +81,8 @@ class WindowReader:
         located, known = await self._located(hits, features, request, encoder, located, assume=assume)
         confirmed = None
         if located.assumed:
-            confirmed = asyncio.create_task(self._attached.confirmed(located.assumed, request.caller))
+            since = time.perf_counter()
+            confirmed = asyncio.create_task(self._attached.confirmed(located.assumed, request.caller, since=since))
             confirmed.add_done_callback(ignore_failure)
         features = await self._with_query_side_vectors(located, known, features, request)
         try:
