@@ -153,7 +153,7 @@ async def test_documents_of_one_shard_are_named_by_their_writes(
     await attach(engine, index_name, spec, encoder)
     with relay(engine_url) as seen, gateway_to(seen.url, encoder) as gateway:
 
-        def page(target: str) -> list[dict[str, Any]]:
+        def page(target: str) -> list[tuple[str, dict[str, Any]]]:
             reply = ask_for_page(gateway, target)
             assert reply.status == 200, reply.body
             hits = [(hit["_id"], hit["_source"]) for hit in reply.json()["hits"]["hits"]]

@@ -14,8 +14,8 @@ from es_ttc.serving.features.keys import DocumentKey, RoutedId
 from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, CallerKeys
 
-_MAX_MARKS = 50_000  # of some 400 bytes each
-_MAX_FOUND = 50_000
+_MAX_MARKS = 30_000  # of some 800 bytes each
+_MAX_FOUND = 30_000  # documents of all searches together
 _MAX_ATTACHMENTS = 1000
 _SECONDS = 60.0
 """Time after which a caller's right to read a side index is examined again."""

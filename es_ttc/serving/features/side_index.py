@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from sys import intern
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -401,8 +402,8 @@ def _mark_of(hit: Mapping[str, Any]) -> tuple[RoutedId, FeatureMark] | None:
     (state,), (encoder,), (content,), (source,), (seq_no,) = values
     if state != READY or not is_mark(content, encoder):
         return None
-    key = DocumentKey(hit["_index"], encoder, content, side=True)
-    return document, FeatureMark(key, source, seq_no, version=_seq_no(hit))
+    key = DocumentKey(intern(hit["_index"]), intern(encoder), content, side=True)  # thousands of marks share them
+    return document, FeatureMark(key, intern(source), seq_no, version=_seq_no(hit))
 
 
 def _is_of(mark: FeatureMark, uuid: str | None, hit: Mapping[str, Any]) -> bool:
