@@ -4,16 +4,22 @@
 
 Windows of 100 documents and 100 candidates, of 256 tokens each. The client's hybrid search asks the engine twice (BM25
 and kNN, 100 ids each) and fuses by reciprocal rank. The cross-encoder (msmarco-minilm) reads BM25's first 20 documents.
-All pages are ten ids without `_source`. An attached index has the same texts, and its features in a side index.
+All pages are ten ids without `_source`.
+
+An attached index has the same documents, and their features in a side index. Its searches take turns with those of the
+index that contains them: with windows whose documents were written together, with windows whose documents are all over
+the index, and with another query at each search.
 """
 
 import argparse
 import asyncio
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -30,15 +36,16 @@ from benchmarks.served import (
     bulk,
     delete,
     documents,
-    fill,
     gateway,
+    make_index,
     opened,
     percentiles,
     query,
 )
-from es_ttc.encoders import load_encoder
+from es_ttc.encoders import CachedEncoder, load_encoder
 from es_ttc.engine.versions import Product
 from es_ttc.index.attach import attach_beside, detach, traces_of
+from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.indices import Index
 from es_ttc.index.mappings.queries import nearest_body
 from es_ttc.index.mappings.spec import IndexSpec
@@ -114,12 +121,16 @@ def _report(url: str, gateways: Mapping[str, str], product: Product) -> None:
         for what, section in SECTIONS.items():
             rows.append([f"{name}: {what}", *_added(url, address, _searching(INDEX, section))])
         if name == "warm":
-            for what in ("blend", "spectral"):
-                added = _added(url, address, _searching(ATTACHED, SECTIONS[what]), beside=ATTACHED)
-                rows.append([f"warm, side index: {what}", *added])
             rows.append(["hybrid in a client", *_added(url, url, client)])
             rows.append(["cross-encoder, on both cores", *_added(url, address, by_cross_encoder(), 2)])
     print(table(("added to the BM25 search", "p50 ms", "p95 ms", "of which scoring"), rows))
+    columns = (
+        "added to the BM25 search, warm",
+        "attached, p50 / p95 ms",
+        "own features, p50 / p95 ms",
+        "attached / own",
+    )
+    print(table(columns, _attached_and_own(url, gateways["warm"])))
     rows = []
     for what, address, body in (
         ("BM25, engine alone", url, query(0, rescore=False)),
@@ -135,7 +146,52 @@ def _searching(index: str, section: Mapping[str, Any]) -> Search:
     return lambda through, group: through.search(ours(group, **section), index)
 
 
-def _added(engine: str, address: str, search: Search, repeat: int = 8, beside: str = INDEX) -> list[str]:
+def _attached_and_own(engine: str, through: str, repeat: int = 12) -> list[list[str]]:
+    """Measure searches of both indices in turns, each beside the engine alone."""
+    numbers = count()
+    spectral, another = {"method": "spectral"}, lambda: {"query_text": f"{QUERY} {next(numbers)}"}
+    kinds: Mapping[str, tuple[Callable[[int], str], Callable[[], Mapping[str, Any]]]] = {
+        "spectral": ("group{}".format, lambda: spectral),
+        "spectral, documents all over the index": (_word, lambda: spectral),
+        "blend": ("group{}".format, dict),
+        "blend, documents all over the index": (_word, dict),
+        "blend, another query each time": ("group{}".format, another),
+    }
+    rows = []
+    with Client(engine) as plain, Client(through) as gateway:
+        for what, (words, section) in kinds.items():
+            direct: dict[str, list[float]] = {ATTACHED: [], INDEX: []}
+            totals: dict[str, list[float]] = {ATTACHED: [], INDEX: []}
+            for turn in range(repeat + 2):
+                for group in range(GROUPS):
+                    body = {"query": {"match": {"text": words(group)}}, "size": PAGE, "_source": False}
+                    ttc = {"query_text": QUERY, **section()}
+                    rescored = orjson.dumps(body | {"rescore": {"window_size": WINDOW, "ttc": ttc}})
+                    for index in (ATTACHED, INDEX):
+                        started = time.perf_counter()
+                        plain.search(orjson.dumps(body), index)
+                        before = time.perf_counter()
+                        answer = gateway.search(rescored, index)
+                        ended = time.perf_counter()
+                        assert answer["ttc"]["applied"], answer["ttc"]
+                        if turn > 1:  # the first two turns fill memories
+                            direct[index].append((before - started) * 1000)
+                            totals[index].append((ended - before) * 1000)
+            added = {
+                index: percentiles([total - statistics.median(direct[index]) for total in totals[index]])
+                for index in (ATTACHED, INDEX)
+            }
+            shown = [f"{p50:.1f} / {p95:.1f}" for p50, p95 in added.values()]
+            rows.append([what, *shown, f"{added[ATTACHED][0] / added[INDEX][0]:.2f}"])
+    return rows
+
+
+def _word(group: int) -> str:
+    """Return a word of documents of all groups."""
+    return f"{100 + group}"
+
+
+def _added(engine: str, address: str, search: Search, repeat: int = 8) -> list[str]:
     """Measure in turns with the engine alone; the first turn fills memories and is not counted."""
     direct: list[float] = []
     totals: list[float] = []
@@ -144,7 +200,7 @@ def _added(engine: str, address: str, search: Search, repeat: int = 8, beside: s
         for turn in range(repeat):
             for group in range(GROUPS):
                 started = time.perf_counter()
-                plain.search(query(group, rescore=False), beside)
+                plain.search(query(group, rescore=False), INDEX)
                 before = time.perf_counter()
                 answer = search(through, group)
                 total = time.perf_counter() - before
@@ -160,22 +216,27 @@ def _added(engine: str, address: str, search: Search, repeat: int = 8, beside: s
 
 
 async def _fill(url: str) -> Product:
-    async with opened(url) as engine:
-        await fill(engine, INDEX)
-        await delete(engine, ATTACHED)
-        await engine.create_index(ATTACHED, {"settings": {"number_of_shards": 1, "number_of_replicas": 0}})
-        for group in range(GROUPS):
+    texts = {name: text for group in range(GROUPS) for name, text, _ in documents(group)}
+    with tempfile.TemporaryDirectory() as folder:  # each text is encoded once
+        encoder = CachedEncoder(load_encoder(ENCODER), Path(folder))
+        spec = IndexSpec(encoder.identity, text_fields=("text",))
+        async with opened(url) as engine:
+            await delete(engine, ATTACHED)
+            await engine.create_index(ATTACHED, {"settings": {"number_of_shards": 1, "number_of_replicas": 0}})
             lines = [
                 line
-                for name, text, _ in documents(group)
+                for name, text in texts.items()
                 for line in (orjson.dumps({"index": {"_id": name}}), orjson.dumps({"text": text}))
             ]
             await bulk(engine, ATTACHED, lines)
-        await engine.refresh(ATTACHED)
-        encoder = load_encoder(ENCODER)
-        [source] = await Index.behind(engine, ATTACHED)
-        await attach_beside(engine, source, IndexSpec(encoder.identity, text_fields=("text",)), encoder)
-        return (await engine.capabilities()).product
+            await engine.refresh(ATTACHED)
+            [source] = await Index.behind(engine, ATTACHED)
+            await attach_beside(engine, source, spec, encoder)
+            await make_index(engine, INDEX, spec)
+            inputs = Inputs([Documents([{"_id": name, "text": text} for name, text in texts.items()])])
+            await ingest(engine, INDEX, inputs, encoder, dead_letters=DeadLetterList())
+            await engine.refresh(INDEX)
+            return (await engine.capabilities()).product
 
 
 async def _clear(url: str) -> None:

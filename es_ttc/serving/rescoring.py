@@ -34,7 +34,7 @@ from es_ttc.serving.rescore.page import (
     shown_hit,
 )
 from es_ttc.serving.rescore.relevance import calibrated_name
-from es_ttc.serving.rescore.two_requests import aggregated, can_split, filled, full_hits, union
+from es_ttc.serving.rescore.two_requests import aggregated, can_split, filled, full_hits, named_hits, union
 from es_ttc.serving.rescore.window import SearchAgain, WindowRescoring
 from es_ttc.serving.strategies.rescoring import StrategyReranking, StrategyRescoring
 from es_ttc.serving.summary import Summary, record_fallback
@@ -85,8 +85,7 @@ class Rescoring:
             except MissingFeature as problem:
                 whole, items = begin_all(_without_numbers(plan, items, problem))
         bare = items[0].reads_bare_hits and not request.is_multi and can_split(whole)
-        named = self._gateway.attached.expects_ids(caller)
-        search = RescoredSearch(self._gateway, whole, items, caller, again, request.started, bare=bare, named=named)
+        search = RescoredSearch(self._gateway, whole, items, caller, again, request.started, bare=bare)
         item.body = search.first_pass
         if whole.is_divided:
             others = [pair for pair in plan.params if pair[0] != NAMED_SCORES]
@@ -103,7 +102,7 @@ class Rescoring:
 class RescoredSearch:
     """One search whose window is rescored; if `bare`, the page's hits are requested after a first pass without them.
 
-    Bare hits have ids only if they are `named`, as those of an attached index are.
+    Bare hits have ids only if they are `named`, as those of an attached index are whose writes are not known.
     """
 
     applied: bool = True
@@ -119,7 +118,6 @@ class RescoredSearch:
         started: float,
         *,
         bare: bool,
-        named: bool,
     ) -> None:
         self._plan = plan
         self._items = items
@@ -128,7 +126,9 @@ class RescoredSearch:
         self._search_again = search_again
         self._started = started
         self._bare = bare
-        self._named = named
+        self._attached = gateway.attached
+        self._by_writes = self._attached.sources_by_writes(caller) if bare else frozenset()
+        self._named = self._attached.expects_ids(caller) and not self._by_writes
         first = items[0]
         self._counts = isinstance(first, WindowRescoring) and first.counts_candidates
         later = AGGREGATIONS if self._counts else ()
@@ -245,6 +245,7 @@ class RescoredSearch:
             await self._require_shards(response, response)
         elif response["_shards"]["failed"] or await self._lacks_ids(hits):
             raise _UnknownDocuments
+        named = await self._name(response) if bare and self._by_writes else ()
         began = time.perf_counter()
         if len(self._items) == 1:
             page = await self._items[0].rank(hits, first_pass_ms=ms, since=since)
@@ -253,6 +254,9 @@ class RescoredSearch:
         self._window = hits
         if bare and not are_identified(page.hits):
             raise _UnknownDocuments
+        if bare and not await self._attached.confirmed(self._by_writes, self._caller, since=began):
+            raise _UnknownDocuments
+        self._attached.put_names(named, self._by_writes)
         self._put(response, page)
         add_took(response, (time.perf_counter() - began) * 1000)
         lacking = page.hits if bare else page.candidates.among(page.hits)
@@ -272,7 +276,23 @@ class RescoredSearch:
 
     async def _lacks_ids(self, hits: Sequence[Mapping[str, Any]]) -> bool:
         """Return whether a bare window has no ids, and features are found by ids only."""
-        return not self._named and await self._gateway.attached.needs_ids(hits, self._caller)
+        if self._named or self._by_writes:
+            return False
+        return await self._attached.needs_ids(hits, self._caller)
+
+    async def _name(self, response: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """Give bare hits of attached indices their ids, by their writes; return hits that were read for that."""
+        unknown = self._attached.name(response["hits"]["hits"], self._by_writes)
+        if not unknown:
+            return ()
+        if not {hit["_index"] for hit in unknown} <= {one.source for one in self._by_writes}:
+            self._attached.require_ids(self._caller)
+            raise _UnknownDocuments
+        answer = await self._further(response, named_hits(self._plan.body, unknown))
+        read: Sequence[dict[str, Any]] = answer["hits"]["hits"]
+        if self._attached.name(unknown, self._by_writes, read):
+            raise _UnknownDocuments
+        return read
 
     def _put(self, response: dict[str, Any], page: RankedPage) -> None:
         """Put a page's hits, greatest score and summary into a response."""

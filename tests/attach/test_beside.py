@@ -11,9 +11,11 @@ from es_ttc.index.attach.feature_locations import Indices, written_since_fill
 from es_ttc.index.ingest import DeadLetterList, Documents, Inputs, ingest
 from es_ttc.index.mappings.index import IndexOptions, create_index
 from es_ttc.index.mappings.spec import IndexSpec
-from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, update
+from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, remove_traces, update
 from tests.serving.client import Reply, search
 from tests.serving.corpus import CATS
+from tests.serving.relay import relay
+from tests.support.gateway import gateway_to
 
 
 def ask(gateway: str, index: str, method: str = "spectral", size: int = 40, **body: Any) -> Reply:
@@ -137,6 +139,54 @@ async def test_an_index_made_anew_is_not_taken_for_the_old_one(
     [filled] = await fill_attached(engine, shop, encoder)
     assert (filled.written, filled.unchanged) == (1, 19)
     assert scores(ask(gateway, shop))["d0"] > max(old.values())
+
+
+async def test_documents_of_one_shard_are_named_by_their_writes(
+    engine: Engine, engine_url: str, index_name: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    """To read ids takes longer than the search; a write that is not known, or of an index made anew, names nothing."""
+    other, alias = f"{index_name}-other", f"{index_name}-alias"
+    one_shard = {"settings": {"number_of_shards": 1, "number_of_replicas": 0}, "mappings": MAPPING}
+    await engine.create_index(index_name, one_shard)
+    await put(engine, index_name, corpus())
+    await engine.request("PUT", f"/{index_name}/_alias/{alias}")
+    await attach(engine, index_name, spec, encoder)
+    with relay(engine_url) as seen, gateway_to(seen.url, encoder) as gateway:
+
+        def page(target: str) -> list[tuple[str, dict[str, Any]]]:
+            reply = ask_for_page(gateway, target)
+            assert reply.status == 200, reply.body
+            hits = [(hit["_id"], hit["_source"]) for hit in reply.json()["hits"]["hits"]]
+            assert hits == [(hit["_id"], hit["_source"]) for hit in ask(gateway, target).json()["hits"]["hits"][:3]]
+            return hits
+
+        first = page(index_name)
+        for target in (index_name, alias) * 3:
+            seen.passed.clear()
+            assert page(target) == first
+        assert b'"stored_fields":"_none_"' in seen.passed[0].body
+        await update(engine, index_name, first[0][0], {"price": 99})
+        await put(engine, index_name, {"new": {"title": "The cat", "body": "It drinks milk."}})
+        changed = page(index_name)
+        assert changed == [(first[0][0], first[0][1] | {"price": 99}), *first[1:]]
+        assert page(index_name) == changed
+        await engine.delete_index(index_name)
+        await engine.create_index(index_name, one_shard)
+        await put(engine, index_name, dict(reversed(corpus().items())))
+        assert page(index_name) == first
+        await engine.request("PUT", f"/{index_name}/_alias/{alias}")
+        assert page(alias) == first
+        await put(engine, other, {"new": {"title": "The cat", "body": "It drinks milk."}})
+        await engine.request("PUT", f"/{other}/_alias/{alias}")
+        assert [page(alias) for _ in range(2)] == [first, first]
+        await engine.delete_index(index_name)
+        await engine.create_index(index_name, {"settings": SETTINGS, "mappings": MAPPING})
+        await put(engine, index_name, corpus())
+        for _ in range(3):
+            seen.passed.clear()
+            assert page(index_name) == first
+        assert b'"stored_fields":"_none_"' not in seen.passed[0].body  # in two shards two writes have one `_seq_no`
+    await remove_traces(engine, index_name)
 
 
 async def test_routing_filters_and_several_indices(

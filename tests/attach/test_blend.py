@@ -7,8 +7,9 @@ import pytest
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.protocol import Engine
+from es_ttc.index.attach import detach, traces_of
 from es_ttc.index.mappings.spec import IndexSpec
-from tests.attach.conftest import attach, put, update
+from tests.attach.conftest import MAPPING, SETTINGS, attach, corpus, put, update
 from tests.attach.test_beside import native, scores
 from tests.serving.client import Reply, search
 from tests.serving.corpus import CATS
@@ -83,6 +84,26 @@ async def test_vectors_of_another_text_do_not_join(
     reply = blended(gateway, shop)
     assert "new" in reply.ids  # it has no features yet, and keeps a place by its words
     assert reply.json()["ttc"]["without_features"] == 1
+
+
+async def test_what_is_known_of_an_index_does_not_outlive_it(
+    engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
+) -> None:
+    """A search is made twice: by the second one everything is known. An index made anew has the same `_seq_no`s."""
+    await attach(engine, shop, spec, encoder)
+    zebra: dict[str, Any] = {"match": {"body": "zebra"}}
+    for query in (WORDS, zebra, WORDS, zebra):
+        best, *others = blended(gateway, shop, query, size=20).ids
+    changed = corpus()
+    changed[best]["body"] = "Nothing at all about animals."
+    await engine.delete_index(shop)
+    await engine.create_index(shop, {"settings": SETTINGS, "mappings": MAPPING})
+    await put(engine, shop, changed)
+    assert sorted(blended(gateway, shop, zebra, size=20).ids) == sorted(others)
+    for traces in await traces_of(engine, shop):
+        await detach(engine, traces)
+    refused = blended(gateway, shop, {"match_all": {}}, size=20)
+    assert (refused.status, "es-ttc attach" in refused.reason) == (400, True)
 
 
 async def test_a_changed_text_has_no_passages_of_the_earlier_one(

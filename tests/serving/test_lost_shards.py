@@ -138,6 +138,8 @@ def test_lost_shards_of_attached_features_leave_the_first_pass(lossy: LossyStack
     body = {**MATCH, "rescore": {"ttc": {"method": "spectral", "query_text": CATS}}}
     whole = lossy.search(body, lossy.attached)
     assert whole.json()["ttc"]["applied"], whole.body
+    written = f"/{lossy.attached}/_update/{whole.ids[0]}?refresh=true"  # marks of other documents are known by now
+    assert call(lossy.engine, "POST", written, {"doc": {"again": 1}}).status == 200
     lost = losing(lossy, lambda request: side_alias(lossy.attached) in request.target and b'"ids"' in request.body)
     told = lossy.search(body, lossy.attached).json()["ttc"]
     assert lost

@@ -10,7 +10,7 @@ read first, and only their vectors are searched.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,8 +27,9 @@ from es_ttc.retrievers.base import Vectors
 from es_ttc.serving.candidates.batches import SearchAnswer, SearchBody, TargetSearches, require_whole_answer
 from es_ttc.serving.candidates.targets import SearchedIndices, SideIndex
 from es_ttc.serving.features.keys import IDENTIFYING_FIELDS, DocumentId, DocumentKey, RoutedId
+from es_ttc.serving.features.known_marks import Attachment, FeatureMark
 from es_ttc.serving.features.locations import own_keys
-from es_ttc.serving.features.side_index import MARK_FIELDS, FeatureMark, mark_of
+from es_ttc.serving.features.side_index import DOCUMENT_FIELDS, MARK_FIELDS, document_of
 from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -85,6 +86,7 @@ class KnnTarget:
         fields: Parts of a body that say what is read of each hit, so that it tells its document and features.
         with_ids: Whether hits of documents with vectors of their own have ids.
         send: Sends searches to the target in place of `searches`.
+        assume: Whether UUIDs of sources are used that earlier searches have read; see :attr:`NearestSearch.assumed`.
     """
 
     caller: Caller
@@ -95,6 +97,7 @@ class KnnTarget:
     fields: SearchBody = field(default_factory=lambda: {"_source": False, "docvalue_fields": IDENTIFYING_FIELDS})
     with_ids: bool = True
     send: Callable[[Sequence[SearchBody]], Awaitable[Sequence[SearchAnswer]]] | None = None
+    assume: bool = False
 
     async def search(self, body: SearchBody) -> list[Hit]:
         """Return the hits of one search of the target."""
@@ -130,6 +133,7 @@ class NearestSearch:
     Attributes:
         skipped: Documents whose features are of another encoder or cannot be used, with the reason.
         stale: Documents that were skipped because their vectors are of an earlier text.
+        assumed: What is to be confirmed before the keys of documents are used: see :meth:`FeatureLocator.confirmed`.
     """
 
     def __init__(self, gateway: Gateway, target: KnnTarget) -> None:
@@ -139,6 +143,7 @@ class NearestSearch:
         self._target = target
         sides = [side for side in target.indices.sides if side.matching and side.documents]
         self._sides = [_SideSearch(gateway, target, side, self.skipped, self.stale) for side in sides]
+        self.assumed = frozenset(side.assumed for side in self._sides if side.assumed is not None)
 
     async def nearest(
         self, queries: Sequence[Float32], k: int, options: KnnOptions = POOLED_VECTORS
@@ -193,8 +198,12 @@ class _SideSearch:
         self._side = side
         self._skipped = skipped
         self._stale = stale
+        known = gateway.attached.known(side.source, target.caller)
+        self._known = known if known is not None and known.side == side.name else None
+        self.assumed: Attachment | None = self._known if target.assume else None
         self._uuid: asyncio.Task[str | None] | None = None
-        self._matching: dict[RoutedId, Hit] | None = None
+        self._matching: Sequence[str] | None = None
+        self._hits: dict[RoutedId, Hit | None] = {}
         self._permitted: dict[RoutedId, tuple[Hit, DocumentKey] | None] = {}
 
     async def find(self, body: MakeBody, count: int) -> NearestHits:
@@ -204,60 +213,114 @@ class _SideSearch:
         most = MAX_KNN_CANDIDATES
         if side.filter_first(count):
             if self._matching is None:
-                self._matching = await self._search_source([], side.matching)
+                self._hits = {**_by_document(await self._search_source(side.matching, {}))}
+                self._matching = sorted({identifier for identifier, _ in self._hits})
             if not self._matching:
                 return NearestHits((), complete=True)
-            filters = [{"ids": {"values": sorted({identifier for identifier, _ in self._matching})}}]
-            most = len(self._matching)
+            filters = [{"ids": {"values": self._matching}}]
+            most = len(self._hits)
         count = min(count, most)
-        search = {**body(count, filters), "stored_fields": "_none_", "docvalue_fields": [*MARK_FIELDS]}
-        [answer] = await self._target.searches.send_to_sides([(side.name, search)])
+        fields = MARK_FIELDS if self._known is None else DOCUMENT_FIELDS
+        search = {**body(count, filters), "stored_fields": "_none_", "docvalue_fields": [*fields]}
+        [answer], _ = await asyncio.gather(
+            self._target.searches.send_to_sides([(side.name, search)]),
+            self._search_documents(self._attached.found_before(side.name, search)),
+        )
         if answer.get("status") in _INDEX_DELETED if "error" in answer else not answer["_shards"]["total"]:
-            raise SideIndexReplaced(f"the side index of [{side.source}] was removed or replaced while it was searched")
+            raise _replaced(side)
         require_whole_answer(answer)
         hits = answer["hits"]["hits"]
-        marked = [(hit, mark) for hit in hits if (mark := mark_of(hit)) is not None]
-        await self._read_permitted(dict(mark for _, mark in marked))
-        cosines = cosines_of([hit.get("_score") for hit, _ in marked])
-        permitted = [self._permitted[routed] for _, (routed, _) in marked]
+        named = {document: hit for hit in hits if (document := document_of(hit)) is not None}
+        self._attached.put_found(side.name, search, [*named])
+        await self._read_permitted(
+            {document: hit for document, hit in named.items() if document not in self._permitted}
+        )
+        cosines = cosines_of([hit.get("_score") for hit in named.values()])
+        permitted = [self._permitted[document] for document in named]
         documents = [
             Neighbour(*document, cosine) for document, cosine in zip(permitted, cosines, strict=True) if document
         ]
         return NearestHits(documents, len(hits) < count or (bool(filters) and count == most))
 
-    async def _read_permitted(self, marks: Mapping[RoutedId, FeatureMark]) -> None:
+    async def _read_permitted(self, new: Mapping[RoutedId, Hit]) -> None:
         """Note of each new document its hit and key, None if the source does not return it to the caller."""
-        new = {routed: mark for routed, mark in marks.items() if routed not in self._permitted}
         if not new:
             return
-        if self._uuid is None:  # searches of several vectors ask once
-            self._uuid = asyncio.create_task(self._attached.uuid(self._side.source, self._target.caller))
-        hits, uuid = await asyncio.gather(self._source_hits(new), self._uuid)
-        keys = await self._attached.current(hits, new, uuid, self._target.caller)
+        _, marks, uuid = await asyncio.gather(self._search_documents(new), self._marks(new), self._source_uuid())
+        hits = [hit for document in marks if document in new and (hit := self._hits.get(document)) is not None]
+        keys = await self._attached.current(hits, marks, uuid, self._target.caller)
         self._permitted |= dict.fromkeys(new)
         for hit, key in zip(hits, keys, strict=True):
-            document = DocumentId(self._side.source, RoutedId.of(hit))
+            document = RoutedId.of(hit)
             if key is None:
-                self._stale.add(document)
+                self._stale.add(DocumentId(self._side.source, document))
             elif key.encoder != self._target.indices.encoder:
-                self._skipped[document] = SkipReason.ENCODER
+                self._skipped[DocumentId(self._side.source, document)] = SkipReason.ENCODER
             else:
-                self._permitted[document.routed] = hit, key
+                self._permitted[document] = hit, key
 
-    async def _source_hits(self, marks: Mapping[RoutedId, FeatureMark]) -> list[Hit]:
-        """Return the hits of those documents that the source returns to the caller under the filters."""
-        hits = self._matching
+    async def _marks(self, hits: Mapping[RoutedId, Hit]) -> Mapping[RoutedId, FeatureMark]:
+        """Return the marks of documents, by their hits in the side index."""
+        if self._known is None:
+            return self._attached.marks_in_hits(hits.values())
+        side = self._side
+        marks = await self._attached.marks_of_hits(hits, side.name, side.source, self._target.caller)
+        if marks is None:
+            raise _replaced(side)
+        return marks
+
+    async def _source_uuid(self) -> str | None:
+        if self.assumed is not None:
+            return self.assumed.uuid
+        if self._uuid is None:  # searches of several vectors ask once
+            self._uuid = asyncio.create_task(self._attached.uuid(self._side.source, self._target.caller))
+        return await self._uuid
+
+    async def _search_documents(self, documents: Iterable[RoutedId]) -> None:
+        """Note of each document the hit that the source returns to the caller under the filters, None without one."""
+        new = [document for document in documents if document not in self._hits]
+        if not new or self._matching is not None:
+            return
+        ids = sorted({document.id for document in new})
+        routed = any(document.routing is not None for document in new)  # then several may have one id
+        hits = None if routed else await self._search_by_ids(ids)
         if hits is None:
-            ids = sorted({identifier for identifier, _ in marks})
-            routed = any(routing is not None for _, routing in marks)  # then several documents may have one id
-            hits = await self._search_source([{"ids": {"values": ids}}], MAX_KNN_CANDIDATES if routed else len(ids))
-        return [hits[document] for document in marks if document in hits]
+            size = MAX_KNN_CANDIDATES if routed else len(ids)
+            hits = _by_document(await self._search_source(size, {"filter": [{"ids": {"values": ids}}]}))
+        self._hits |= {**dict.fromkeys(new), **hits}
 
-    async def _search_source(self, queries: Sequence[Any], size: int) -> dict[RoutedId, Hit]:
+    async def _search_by_ids(self, ids: Sequence[str]) -> dict[RoutedId, Hit] | None:
+        """Return the hits of documents without a routing; None if the scores do not tell which is which.
+
+        To read an `_id` an engine decompresses the documents around it, so the hits have none. The score of each is its
+        place among the ids, from 1 on: the sum of the scores of clauses, one for each bit of a place.
+        """
+        by_score = {float(place): name for place, name in enumerate(ids, 1)}
+        clauses = []
+        for bit in range(len(ids).bit_length()):
+            part = [name for place, name in enumerate(ids, 1) if place >> bit & 1]
+            clauses.append({"constant_score": {"filter": {"ids": {"values": part}}, "boost": 1 << bit}})
+        query = {"should": clauses, "minimum_should_match": 1, "must_not": [{"exists": {"field": "_routing"}}]}
+        hits = await self._search_source(len(ids), query, stored_fields="_none_")
+        scores = {hit.get("_score") for hit in hits}
+        if len(scores) < len(hits) or not scores <= by_score.keys():
+            return None
+        return _by_document([{**hit, "_id": by_score[hit["_score"]]} for hit in hits])
+
+    async def _search_source(self, size: int, query: SearchBody, **fields: Any) -> list[Hit]:
+        """Return the hits of the source's documents that match the clauses of a `bool` query, and the filters."""
         target = self._target
-        filters = [*queries, {"term": {"_index": self._side.source}}, *target.filters]
-        body = {"query": {"bool": {"filter": filters}}, "size": size, "track_total_hits": False}
-        return {RoutedId.of(hit): hit for hit in await target.search({**body, **target.fields})}
+        filters = [*query.get("filter", ()), {"term": {"_index": self._side.source}}, *target.filters]
+        body = {"query": {"bool": {**query, "filter": filters}}, "size": size, "track_total_hits": False}
+        return await target.search({**body, **target.fields, **fields})
+
+
+def _by_document(hits: Sequence[Hit]) -> dict[RoutedId, Hit]:
+    return {RoutedId.of(hit): hit for hit in hits}
+
+
+def _replaced(side: SideIndex) -> SideIndexReplaced:
+    return SideIndexReplaced(f"the side index of [{side.source}] was removed or replaced while it was searched")
 
 
 async def until_k(find: Callable[[int], Awaitable[NearestHits]], k: int, *, first: int) -> NearestHits:

@@ -87,6 +87,10 @@ class RoutedId(NamedTuple):
         """Return the id of a hit's document."""
         return cls(str(hit.get("_id", "")), hit.get("_routing"))
 
+    def as_hit(self) -> dict[str, str]:
+        """Return the parts of a hit that tell the id."""
+        return {"_id": self.id} if self.routing is None else {"_id": self.id, "_routing": self.routing}
+
 
 class DocumentId(NamedTuple):
     """Which document a hit is of: its index and its id there."""

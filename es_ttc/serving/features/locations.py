@@ -6,6 +6,7 @@ from typing import Any
 
 from es_ttc.index.mappings.spec import ENCODER, HASH
 from es_ttc.serving.features.keys import DocumentKey, document_keys, is_mark, single_values
+from es_ttc.serving.features.known_marks import Attachment
 from es_ttc.serving.features.skip_reasons import SkipReason
 
 _NO_FIELDS: Mapping[str, Any] = {}
@@ -21,6 +22,7 @@ class FeatureLocations:
         skipped: Places of hits whose features are not used, with the reason.
         stale: Places of hits whose features are of an earlier text.
         sides: Concrete side indices of the window's indices, by the source's name; "" if no hit is in the side index.
+        assumed: What earlier searches have read and this one must confirm: see :meth:`FeatureLocator.confirmed`.
     """
 
     keys: list[DocumentKey | None] = field(default_factory=list)
@@ -28,6 +30,7 @@ class FeatureLocations:
     skipped: dict[int, SkipReason] = field(default_factory=dict)
     stale: frozenset[int] = frozenset()
     sides: dict[str, str] = field(default_factory=dict)
+    assumed: frozenset[Attachment] = frozenset()
 
     @property
     def known(self) -> list[DocumentKey]:
@@ -50,6 +53,7 @@ class FeatureLocations:
             self.skipped | {first + place: reason for place, reason in others.skipped.items()},
             self.stale.union(first + place for place in others.stale),
             others.sides | self.sides,
+            self.assumed | others.assumed,
         )
 
 

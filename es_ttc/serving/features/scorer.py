@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,8 +80,13 @@ class WindowScorer:
         else:
             if joined and method.features.partial:
                 bare = replace(bare, present={Feature.FIRST_PASS: np.arange(len(hits)) < len(hits) - joined})
-            prepared = await self.reader.read(hits, bare, method.features, request, encoder=encoder, located=located)
-        return await self.score_read(prepared, first_pass, method, request.timings)
+            read = partial(self.reader.read, hits, bare, method.features, encoder=encoder)
+            prepared = await read(request, located=located, assume=True)
+        scores = await self.score_read(prepared, first_pass, method, request.timings)
+        if prepared.confirmed is not None and not await prepared.confirmed:
+            prepared = await read(replace(request, coverage=None))
+            scores = await self.score_read(prepared, first_pass, method, request.timings)
+        return scores
 
     async def score_read(
         self, prepared: PreparedWindow, first_pass: Float32, method: Method, timings: Timings

@@ -160,6 +160,7 @@ class PreparedWindow:
         fields: For each document of ``window`` the field names for the ordinals in its offsets.
         stale: Places of hits whose features are of an earlier text.
         skipped: Places of hits whose features are not used, with the reason.
+        confirmed: Whether the features are of the present texts; None if that is known.
     """
 
     window: Window
@@ -171,6 +172,7 @@ class PreparedWindow:
     fields: Sequence[tuple[str, ...]] = ()
     stale: frozenset[int] = frozenset()
     skipped: Mapping[int, SkipReason] = field(default_factory=dict)
+    confirmed: asyncio.Task[bool] | None = None
 
     def positions(self) -> dict[int, int]:
         """Return the place of each hit of `window` among those that are in it, as `window` and `fields` hold them."""

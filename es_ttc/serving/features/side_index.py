@@ -5,12 +5,16 @@ stored in a side index, with a mark of the write that they were made from: the `
 a recreated index counts again from 0. If the document has another mark now, its text is read with the caller's
 credentials and its hash is compared: after a change of the price the vectors of a title are still valid, after a change
 of the title they are not.
+
+Marks that earlier searches have read are not read again (:mod:`known_marks`). The UUID that they are compared with may
+be known too; then it is read while the window is scored, and a window with another one is located and scored again.
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from sys import intern
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -23,28 +27,22 @@ from es_ttc.index.mappings.queries import MAX_KNN_CANDIDATES
 from es_ttc.index.mappings.spec import ENCODER, HASH, STATE, IndexSpec
 from es_ttc.serving.engine import EngineClient, NotForCaller, NotThere
 from es_ttc.serving.features.keys import SEQ_NO_FIELD, DocumentKey, RoutedId, is_mark
+from es_ttc.serving.features.known_marks import Attachment, FeatureMark, KnownMarks
 from es_ttc.serving.features.locations import FeatureLocations, own_keys
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.logs import log
 
-MARK_FIELDS = (ID, ROUTING, SOURCE, SEQ_NO, HASH, ENCODER, STATE)
-"""Doc values of a side index's documents that :func:`mark_of` reads."""
+DOCUMENT_FIELDS = (ID, ROUTING, SEQ_NO_FIELD)
+"""Doc values of a side index's documents that tell which document of the source each is of, and which mark it has."""
+MARK_FIELDS = (*DOCUMENT_FIELDS, SOURCE, SEQ_NO, HASH, ENCODER, STATE)
+"""Doc values of a side index's documents that contain the marks too."""
 
 _DOCUMENTS_A_READ = 1000
 _MAX_REMEMBERED = 1000
 _NO_ERROR_IF_MISSING = b"ignore_unavailable=true&allow_no_indices=true"
+_UUID, _SHARDS = "index.uuid", "index.number_of_shards"
+_FLAT = b"flat_settings=true&ignore_unavailable=true"
 _FAILING = "features could not be located"
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureMark:
-    """The stored mark of a document's features in a side index."""
-
-    side: str
-    encoder: str
-    hash: str
-    source: str
-    seq_no: int
 
 
 class FeatureLocator:
@@ -52,7 +50,8 @@ class FeatureLocator:
 
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
-        self._with_sides: LruCache[str, bool] = LruCache(_MAX_REMEMBERED)
+        self._with_sides: LruCache[str, frozenset[str]] = LruCache(_MAX_REMEMBERED)
+        self._known = KnownMarks()
 
     def expects_ids(self, caller: Caller) -> bool:
         """Return whether a recent search of the caller's target needed ids to find features."""
@@ -66,17 +65,66 @@ class FeatureLocator:
         without = own_keys(hits).without
         if not without:
             return False
-        indices = {str(hits[place]["_index"]) for place in without}
-        of_indices = await asyncio.gather(*(self._marks(index, [], caller) for index in sorted(indices)))
-        needed = any(marks is not None for marks in of_indices)
-        if needed:
-            self._with_sides.put(caller.indices, True, 1)
-        return needed
+        indices = sorted({str(hits[place]["_index"]) for place in without})
+        of_indices = await asyncio.gather(*(self._marks(index, [], caller) for index in indices))
+        attached = frozenset(index for index, marks in zip(indices, of_indices, strict=True) if marks is not None)
+        if attached:
+            self._with_sides.put(caller.indices, attached)
+        return bool(attached)
 
-    async def locate(self, hits: Sequence[Mapping[str, Any]], caller: Caller) -> FeatureLocations:
+    def sources_by_writes(self, caller: Caller) -> frozenset[Attachment]:
+        """Return the attached indices of the caller's target if a hit's `_seq_no` tells which document it is.
+
+        That is so if each has one shard, and the caller's searches have lately read its side index.
+        """
+        attached = self._with_sides.get(caller.indices) if caller.indices else None
+        known = [self.known(index, caller) for index in attached or ()]
+        sources = frozenset(one for one in known if one is not None and one.one_shard)
+        return sources if len(sources) == len(known) else frozenset()
+
+    def name(
+        self,
+        hits: Sequence[dict[str, Any]],
+        sources: Iterable[Attachment],
+        read: Iterable[Mapping[str, Any]] = (),
+    ) -> list[dict[str, Any]]:
+        """Give bare hits of some attached indices their ids, by their writes, in place; return those not known.
+
+        The ids hold if the sources are :meth:`confirmed` afterwards. ``read`` are hits with ids, named first.
+        """
+        by_index = {one.source: one for one in sources}
+        ids = {(str(hit["_index"]), _seq_no(hit)): RoutedId.of(hit) for hit in read}
+        unknown = []
+        for place in own_keys(hits).without:
+            index, seq_no = str(hits[place]["_index"]), _seq_no(hits[place])
+            document = ids.get((index, seq_no))
+            if document is None and index in by_index and seq_no is not None:
+                document = self._known.document(by_index[index], seq_no)
+            if document is None:
+                unknown.append(hits[place])
+            else:
+                hits[place].update(document.as_hit())
+        return unknown
+
+    def put_names(self, hits: Iterable[Mapping[str, Any]], sources: Iterable[Attachment]) -> None:
+        """Remember the writes of hits with ids, of sources that were :meth:`confirmed` after their search."""
+        by_index = {one.source: one for one in sources}
+        for hit in hits:
+            seq_no = _seq_no(hit)
+            if seq_no is not None:
+                self._known.put_document(by_index[hit["_index"]], seq_no, RoutedId.of(hit))
+
+    def require_ids(self, caller: Caller) -> None:
+        """Note that hits of the caller's target need ids: some are of indices that are not attached."""
+        self._with_sides.put(caller.indices, frozenset())
+
+    async def locate(
+        self, hits: Sequence[Mapping[str, Any]], caller: Caller, *, assume: bool = False
+    ) -> FeatureLocations:
         """Return where the features of hits are, in the documents themselves or in side indices.
 
-        Hits that may be of an attached index have `_id` and the doc value of `_seq_no`.
+        Hits that may be of an attached index have `_id` and the doc value of `_seq_no`. With ``assume`` the result is
+        to be :meth:`confirmed` before it is used.
         """
         located = own_keys(hits)
         if not located.without:
@@ -88,7 +136,10 @@ class FeatureLocator:
             if "_id" in hits[place] and ":" not in index:  # side indices of other clusters are not searched
                 without_own[index].append(place)
         parts = await asyncio.gather(
-            *(self._in_side_index(index, places, hits, located, caller) for index, places in without_own.items())
+            *(
+                self._in_side_index(index, places, hits, located, caller, assume=assume)
+                for index, places in without_own.items()
+            )
         )
         for part in parts:
             unverified |= part
@@ -108,6 +159,52 @@ class FeatureLocator:
         await self._put_if_same_text(hits, unverified, keys, caller)
         return keys
 
+    def known(self, index: str, caller: Caller) -> Attachment | None:
+        """Return what a search with a caller's credentials has lately read of an index's side index."""
+        return self._known.attachment(self._engine.as_side_reader(caller).caller, index)
+
+    async def marks_of_hits(
+        self, hits: Mapping[RoutedId, Mapping[str, Any]], side: str, index: str, caller: Caller
+    ) -> dict[RoutedId, FeatureMark] | None:
+        """Return the marks of hits of a side index, by documents of the source; None if the side index is gone.
+
+        The hits have :data:`DOCUMENT_FIELDS`: a mark that was written since it was read is read again.
+        """
+        known = zip(hits, self._known.marks(side, hits), strict=True)
+        marks = {document: mark for document, mark in known if mark and mark.version == _seq_no(hits[document])}
+        if len(marks) < len(hits):
+            read = await self._marks_in(
+                side, index, (document.id for document in hits if document not in marks), caller
+            )
+            return None if read is None else marks | read
+        return marks
+
+    def found_before(self, side: str, search: Mapping[str, Any]) -> Sequence[RoutedId]:
+        """Return the documents of the source that the same search of a side index has last found."""
+        return self._known.found(side, search)
+
+    def put_found(self, side: str, search: Mapping[str, Any], documents: Sequence[RoutedId]) -> None:
+        """Remember the documents of the source that a search of a side index has found."""
+        self._known.put_found(side, search, documents)
+
+    async def confirmed(self, assumed: Iterable[Attachment], caller: Caller, *, since: float) -> bool:
+        """Return whether sources and side indices are still those that were assumed; those that are not are forgotten.
+
+        ``since`` is `time.perf_counter` after the searches whose hits were compared: no UUID comes back.
+        """
+        return all(await asyncio.gather(*(self._confirmed(one, caller, since) for one in assumed)))
+
+    async def _confirmed(self, assumed: Attachment, caller: Caller, since: float) -> bool:
+        if self._known.is_confirmed(assumed, since):
+            return True
+        sent = time.perf_counter()
+        settings = await self._settings(assumed.source, caller)
+        if settings.get(assumed.source, {}).get(_UUID) == assumed.uuid and assumed.side in settings:
+            self._known.confirm(assumed, sent)
+            return True
+        self._known.forget(self._engine.as_side_reader(caller).caller, assumed)
+        return False
+
     async def _in_side_index(
         self,
         index: str,
@@ -115,55 +212,102 @@ class FeatureLocator:
         hits: Sequence[Mapping[str, Any]],
         located: FeatureLocations,
         caller: Caller,
+        *,
+        assume: bool,
     ) -> dict[int, DocumentKey]:
         """Find the features of one index's hits in its side index; return those whose text is to be compared."""
-        ids = sorted({RoutedId.of(hits[place]).id for place in places})
-        marks, uuid = await asyncio.gather(self._marks(index, ids, caller), self.uuid(index, caller))
+        known = self.known(index, caller) if assume else None
+        if known is not None:
+            located.assumed |= {known}
+            located.sides[index] = known.side
+            places = self._put_known(hits, places, known, located.keys)
+            ids = [RoutedId.of(hits[place]).id for place in places]
+            marks = await self._marks(index, ids, caller) if ids else None
+            return _put_verified(hits, places, marks or {}, known.uuid, located.keys)
+        ids = [RoutedId.of(hits[place]).id for place in places]
+        marks, settings = await asyncio.gather(self._marks(index, ids, caller), self._settings(index, caller))
         if marks is None:
             return {}
-        located.sides[index] = next((mark.side for mark in marks.values()), "")
+        of_source = settings.get(index, {})
+        uuid, side = of_source.get(_UUID), next((mark.key.index for mark in marks.values()), "")
+        if uuid is not None and side in settings:
+            attachment = Attachment(index, uuid, of_source.get(_SHARDS) == "1", side)
+            self._known.put_attachment(self._engine.as_side_reader(caller).caller, attachment)
+        located.sides[index] = side
         return _put_verified(hits, places, marks, uuid, located.keys)
 
-    async def _marks(self, index: str, ids: Sequence[str], caller: Caller) -> dict[RoutedId, FeatureMark] | None:
+    def _put_known(
+        self,
+        hits: Sequence[Mapping[str, Any]],
+        places: Sequence[int],
+        known: Attachment,
+        keys: list[DocumentKey | None],
+    ) -> list[int]:
+        """Put the keys of hits whose last writes are known into ``keys``; return the places of the others."""
+        others = []
+        marks = self._known.marks(known.side, (RoutedId.of(hits[place]) for place in places))
+        for place, mark in zip(places, marks, strict=True):
+            if mark is not None and _is_of(mark, known.uuid, hits[place]):
+                keys[place] = mark.key
+            else:
+                others.append(place)
+        return others
+
+    async def _marks(self, index: str, ids: Iterable[str], caller: Caller) -> dict[RoutedId, FeatureMark] | None:
         """Return the marks of documents in an index's side index; None if there is no side index."""
         if ":" in index:  # side indices of other clusters are not searched
             return None
+        return await self._marks_in(side_alias(index), index, ids, caller)
+
+    async def _marks_in(
+        self, side: str, index: str, ids: Iterable[str], caller: Caller
+    ) -> dict[RoutedId, FeatureMark] | None:
+        """Return the marks of an index's documents in a side index, by its name or alias; None if there is none."""
+        ids = sorted({*ids})
         parts = [ids[start : start + _DOCUMENTS_A_READ] for start in range(0, len(ids), _DOCUMENTS_A_READ)] or [[]]
-        answers = await asyncio.gather(*(self._marks_of(index, part, caller) for part in parts))
-        if any(answer is None for answer in answers):
-            return None
+        answers = await asyncio.gather(*(self._marks_of(side, index, part, caller) for part in parts))
         marks: dict[RoutedId, FeatureMark] = {}
         for answer in answers:
-            marks |= answer or {}
+            if answer is None:
+                return None
+            marks |= answer
         return marks
 
-    async def _marks_of(self, index: str, ids: Sequence[str], caller: Caller) -> dict[RoutedId, FeatureMark] | None:
+    async def _marks_of(
+        self, side: str, index: str, ids: Sequence[str], caller: Caller
+    ) -> dict[RoutedId, FeatureMark] | None:
         """Return the marks of some documents, in one search: so all are of one side index and one encoder."""
         body = {
-            "query": {"ids": {"values": list(ids)}},
+            "query": {"ids": {"values": ids}},
             "size": MAX_KNN_CANDIDATES if ids else 0,
             "stored_fields": "_none_",
             "docvalue_fields": [*MARK_FIELDS],
             "track_total_hits": False,
         }
         engine = self._engine.as_side_reader(caller)
-        search = engine.search([side_alias(index)], body, _NO_ERROR_IF_MISSING, failing=_FAILING)
-        answer = await _or_none(index, search)
+        answer = await _or_none(index, engine.search([side], body, _NO_ERROR_IF_MISSING, failing=_FAILING))
         if answer is None or not answer["_shards"]["total"]:
             return None
-        marks = (mark_of(hit) for hit in answer["hits"]["hits"])
-        return dict(one for one in marks if one is not None)
+        return self.marks_in_hits(answer["hits"]["hits"])
+
+    def marks_in_hits(self, hits: Iterable[Mapping[str, Any]]) -> dict[RoutedId, FeatureMark]:
+        """Return, and remember, the marks in hits of a side index, which have :data:`MARK_FIELDS`."""
+        marks = dict(mark for mark in map(_mark_of, hits) if mark is not None)
+        self._known.put_marks(marks)
+        return marks
 
     async def uuid(self, index: str, caller: Caller) -> str | None:
         """Return an index's UUID; None if the caller may not read it."""
-        path = f"/{quote(index, safe='')}/_settings/index.uuid".encode()
+        return (await self._settings(index, caller)).get(index, {}).get(_UUID)
+
+    async def _settings(self, index: str, caller: Caller) -> dict[str, Mapping[str, str]]:
+        """Return UUID and number of shards of an index and of its side index, by name; none that may not be read."""
+        names = quote(f"{index},{side_alias(index)}", safe=",")
         engine = self._engine.as_side_reader(caller)
+        path, query_string = f"/{names}/_settings/{_UUID},{_SHARDS}".encode(), _FLAT
         form = {"*": {"settings": dict}}
-        answer = await _or_none(index, engine.json("GET", path, b"flat_settings=true", failing=_FAILING, form=form))
-        if answer is None or index not in answer:
-            return None
-        uuid: str | None = answer[index]["settings"].get("index.uuid")
-        return uuid
+        answer = await _or_none(index, engine.json("GET", path, query_string, failing=_FAILING, form=form))
+        return {name: one["settings"] for name, one in (answer or {}).items()}
 
     async def _put_if_same_text(
         self,
@@ -242,18 +386,29 @@ async def _or_none(index: str, request: Awaitable[dict[str, Any]]) -> dict[str, 
         return None
 
 
-def mark_of(hit: Mapping[str, Any]) -> tuple[RoutedId, FeatureMark] | None:
-    """Return the source document of a side index's hit, and the mark of its features; None without features."""
+def document_of(hit: Mapping[str, Any]) -> RoutedId | None:
+    """Return the source document of a side index's hit, which has :data:`DOCUMENT_FIELDS`; None if it is of none."""
     fields = hit.get("fields", {})
-    values = [fields.get(name, ()) for name in (STATE, ID, ENCODER, HASH, SOURCE, SEQ_NO)]
-    if any(len(value) != 1 for value in values):
+    identifiers = fields.get(ID, ())
+    return RoutedId(str(identifiers[0]), fields.get(ROUTING, [None])[0]) if len(identifiers) == 1 else None
+
+
+def _mark_of(hit: Mapping[str, Any]) -> tuple[RoutedId, FeatureMark] | None:
+    """Return the source document of a side index's hit, and the mark of its features; None without features."""
+    fields, document = hit.get("fields", {}), document_of(hit)
+    values = [fields.get(name, ()) for name in (STATE, ENCODER, HASH, SOURCE, SEQ_NO)]
+    if document is None or any(len(value) != 1 for value in values):
         return None
-    (state,), (identifier,), *mark = values
-    if state != READY or not is_mark(fields[HASH][0], fields[ENCODER][0]):
+    (state,), (encoder,), (content,), (source,), (seq_no,) = values
+    if state != READY or not is_mark(content, encoder):
         return None
-    return RoutedId(str(identifier), fields.get(ROUTING, [None])[0]), FeatureMark(
-        hit["_index"], *(value for (value,) in mark)
-    )
+    key = DocumentKey(intern(hit["_index"]), intern(encoder), content, side=True)  # thousands of marks share them
+    return document, FeatureMark(key, intern(source), seq_no, version=_seq_no(hit))
+
+
+def _is_of(mark: FeatureMark, uuid: str | None, hit: Mapping[str, Any]) -> bool:
+    """Return whether a mark is of a hit's last write."""
+    return mark.source == uuid and mark.seq_no == _seq_no(hit)
 
 
 def _put_verified(
@@ -269,11 +424,10 @@ def _put_verified(
         mark = marks.get(RoutedId.of(hits[place]))
         if mark is None:
             continue
-        key = DocumentKey(mark.side, mark.encoder, mark.hash, side=True)
-        if (mark.source, mark.seq_no) == (uuid, _seq_no(hits[place])):
-            keys[place] = key
+        if _is_of(mark, uuid, hits[place]):
+            keys[place] = mark.key
         else:
-            unverified[place] = key
+            unverified[place] = mark.key
     return unverified
 
 

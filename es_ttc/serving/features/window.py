@@ -69,15 +69,40 @@ class WindowReader:
         *,
         encoder: str | None = None,
         located: FeatureLocations | None = None,
+        assume: bool = False,
     ) -> PreparedWindow:
         """Return the window of hits with features. What only reading them needs is freed here.
 
         After scoring, which reads up to a gigabyte, every object would have to be fetched from main memory again.
         Hits have the doc values of `ttc.hash` and `ttc.encoder`, and `_id` if they may be of an attached index.
         ``encoder`` is the window's, None for that of the hits' indices, ``located`` where the features are, None if
-        that is to be found out.
+        that is to be found out. With ``assume`` the window is to be confirmed: see :attr:`PreparedWindow.confirmed`.
         """
-        located, known = await self._located(hits, features, request, encoder, located)
+        located = await self._located(hits, request, located, assume=assume)
+        if not located.assumed:
+            return await self._read_window(hits, bare, features, request, encoder, located)
+        since = time.perf_counter()
+        confirmed = asyncio.create_task(self._attached.confirmed(located.assumed, request.caller, since=since))
+        confirmed.add_done_callback(ignore_failure)
+        try:
+            window = await self._read_window(hits, bare, features, request, encoder, located)
+        except EsTtcError:
+            if await confirmed:
+                raise
+            return await self.read(hits, bare, features, replace(request, coverage=None), encoder=encoder)
+        return replace(window, confirmed=confirmed)
+
+    async def _read_window(
+        self,
+        hits: Sequence[Mapping[str, Any]],
+        bare: Window,
+        features: FeatureNeeds,
+        request: WindowRequest,
+        encoder: str | None,
+        located: FeatureLocations,
+    ) -> PreparedWindow:
+        """Return the window of hits that were located."""
+        known = await self._known(hits, features, request, encoder, located)
         features = await self._with_query_side_vectors(located, known, features, request)
         try:
             features_read, encoded = await self._read(located, known, features, request)
@@ -85,7 +110,8 @@ class WindowReader:
         except SideIndexUnreadable:
             replaced = True
         if replaced:
-            located, known = await self._located(hits, features, replace(request, coverage=None), encoder)
+            located = await self._located(hits, replace(request, coverage=None))
+            known = await self._known(hits, features, request, encoder, located)
             features_read, encoded = await self._read(located, known, features, request)
         _skip_faulty(located, features_read, features)
         of_hits, complete = _of_hits(located, features_read, features)
@@ -183,22 +209,33 @@ class WindowReader:
     async def _located(
         self,
         hits: Sequence[Mapping[str, Any]],
-        features: FeatureNeeds,
         request: WindowRequest,
-        encoder: str | None,
         located: FeatureLocations | None = None,
-    ) -> tuple[FeatureLocations, list[DocumentKey]]:
-        """Return where the hits' features are, and the keys of those that can be used."""
+        *,
+        assume: bool = False,
+    ) -> FeatureLocations:
+        """Return where the hits' features are, and queue the documents that wait to be encoded."""
         started = time.perf_counter()
-        located = located or await self._attached.locate(hits, request.caller)
+        located = located or await self._attached.locate(hits, request.caller, assume=assume)
         request.timings.features += _ms_since(started)
         if request.coverage is not None:
             await self._on_demand.add(hits, located, request.coverage)
-        if not any(located.keys):
-            if located.skipped:
-                raise no_features(located.skipped)
-            raise await self._missing(features, frozenset(), hits, located, request.caller)
-        return located, await self._usable(located, request, encoder, unreadable)
+        return located
+
+    async def _known(
+        self,
+        hits: Sequence[Mapping[str, Any]],
+        features: FeatureNeeds,
+        request: WindowRequest,
+        encoder: str | None,
+        located: FeatureLocations,
+    ) -> list[DocumentKey]:
+        """Return the keys of the features that can be used; at least one can."""
+        if any(located.keys):
+            return await self._usable(located, request, encoder, unreadable)
+        if located.skipped:
+            raise no_features(located.skipped)
+        raise await self._missing(features, frozenset(), hits, located, request.caller)
 
     async def _usable(
         self,

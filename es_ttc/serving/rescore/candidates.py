@@ -29,6 +29,7 @@ from es_ttc.serving.candidates.targets import SearchedIndices, TargetCache, matc
 from es_ttc.serving.engine import EngineRefusal
 from es_ttc.serving.features.encoding import EncodedQuery, ignore_failure
 from es_ttc.serving.features.keys import IDENTIFYING_FIELDS, content_ids
+from es_ttc.serving.features.known_marks import Attachment
 from es_ttc.serving.features.locations import FeatureLocations
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
@@ -120,10 +121,11 @@ NONE_JOINED = JoinedCandidates()
 
 @dataclass(frozen=True, slots=True)
 class NearestToQuery:
-    """The documents nearest to a query, and the filters that each of them matches."""
+    """The documents nearest to a query, the filters that each of them matches, and what is still to be confirmed."""
 
     documents: Sequence[Neighbour] = ()
     filters: Sequence[Any] = ()
+    assumed: frozenset[Attachment] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ class CandidateSearch:
             try:
                 nearest = await self._nearest(hits)
                 if nearest.documents:
-                    return self._joined(outside(hits, nearest.documents), nearest.filters)
+                    return self._joined(replace(nearest, documents=outside(hits, nearest.documents)))
                 reason = "kNN finds no document: none with a vector that the engine can search matches the filters"
             except EngineRefusal:
                 reason = "the engine refused the kNN search for candidates"
@@ -167,11 +169,11 @@ class CandidateSearch:
                 reason = str(error)
         return JoinedCandidates(requested=self.count, reason=reason)
 
-    def _joined(self, documents: Sequence[Neighbour], filters: Sequence[Any]) -> JoinedCandidates:
+    def _joined(self, nearest: NearestToQuery) -> JoinedCandidates:
         """Return documents from outside a window with the engine's scores of the query."""
         least, boosts = body_number(self.plan.body.get("min_score")), self.plan.body.get("indices_boost")
         hits, keys, matches = [], [], []
-        for hit, key, _ in documents:
+        for hit, key, _ in nearest.documents:
             score = hit.get("matched_queries", {}).get(_QUERY)
             boosted = (score or 0.0) * boost_of(hit["_index"], boosts)
             if score is not None and not self.plan.page.fetch:
@@ -180,7 +182,8 @@ class CandidateSearch:
                 hits.append({**hit, "_score": boosted})
                 keys.append(key)
                 matches.append(score is not None)
-        return JoinedCandidates(hits, matches, self.count, filters, FeatureLocations([*keys]))
+        located = FeatureLocations([*keys], assumed=nearest.assumed)
+        return JoinedCandidates(hits, matches, self.count, nearest.filters, located)
 
     async def _nearest(self, hits: Sequence[Mapping[str, Any]]) -> NearestToQuery:
         """Return the nearest documents, in the indices that an earlier search has found if they are still those."""
@@ -223,10 +226,11 @@ class CandidateSearch:
                     indices = await matched_again(searches, indices, filters, shared)
                 target = KnnTarget(
                     self.caller, indices, searches, filters, shared, self._fields,
-                    with_ids=bool(indices.sides), send=self._send,
+                    with_ids=bool(indices.sides), send=self._send, assume=True,
                 )  # fmt: skip
-                [nearest] = await NearestSearch(gateway, target).nearest([encoded.query.vectors], self.count)
-        return NearestToQuery(nearest.documents, filters)
+                search = NearestSearch(gateway, target)
+                [nearest] = await search.nearest([encoded.query.vectors], self.count)
+        return NearestToQuery(nearest.documents, filters, search.assumed)
 
     def _searches(self) -> AbstractAsyncContextManager[TargetSearches]:
         """Open what sends several searches in one `_msearch`."""

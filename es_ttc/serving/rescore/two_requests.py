@@ -18,6 +18,7 @@ from es_ttc.serving.features.keys import SEQ_NO_FIELD, ContentId, content_ids, c
 from es_ttc.serving.plan.bodies import OF_HITS, OF_THE_SEARCH, has_top_hits, unsafe_params
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.query import has_objects, without_inner_hits
+from es_ttc.serving.request.request import shared_parts
 
 _MIN_PAGES = 3
 """Minimum ratio of the window's size to the number of complete hits; measured in benchmarks/gateway.py."""
@@ -92,6 +93,15 @@ def full_hits(
     matching = [body.get("query") or {"match_all": {}}, {"bool": {"filter": [of_hits, *filters]}}]
     query = {"bool": {"should": matching, "filter": [of_hits], "minimum_should_match": 1}}
     return rest | {"query": query, "from": 0, "size": size, "track_total_hits": False}
+
+
+def named_hits(body: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the request for the ids of bare hits, in indices of one shard each, by their sequence numbers."""
+    numbers = sorted({number for hit in hits for number in hit.get("fields", {}).get(SEQ_NO_FIELD, ())})
+    indices = sorted({hit["_index"] for hit in hits})
+    filters = [{"terms": {SEQ_NO_FIELD: numbers}}, {"terms": {"_index": indices}}]
+    asked = {"_source": False, "docvalue_fields": [SEQ_NO_FIELD], "size": len(numbers) * len(indices)}
+    return {**shared_parts(body), **asked, "query": {"bool": {"filter": filters}}, "track_total_hits": False}
 
 
 def by_further_keys(plan: SearchPlan, hits: Sequence[Mapping[str, Any]], filters: Sequence[Any]) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class WindowRescoring:
         joined, located = NONE_JOINED, None
         if self.candidates is not None:
             started = time.perf_counter()
-            locating = self.gateway.attached.locate(window, self.caller)
+            locating = self.gateway.attached.locate(window, self.caller, assume=True)
             joined, located = await asyncio.gather(self.candidates.find(window), locating)
             located = located.followed_by(joined.located)
             timings.candidates = (time.perf_counter() - started) * 1000

@@ -151,17 +151,18 @@ def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: S
     without, within = (api_key(secured.engine, {"all": {"indices": names}}) for names in (shop, shop + sides))
     body = {"query": EVERYTHING, "size": 60, "rescore": ttc_rescore()}
     with gateway_to(as_admin, encoder, side_index_auth="gateway") as with_own:
-        refused = call(secured.gateway, "POST", "/shop/_search", body, without)
-        assert refused.json()["ttc"]["applied"] is False
-        assert "es-ttc attach" in refused.json()["ttc"]["reason"]
-        scored = [
-            call(gateway, "POST", "/shop/_search", body, headers)
-            for gateway, headers in ((secured.gateway, within), (with_own, without))
-        ]
-        for reply in scored:
-            assert set(reply.ids) == MAY_SEE
-            assert reply.json()["ttc"]["scored"] == len(MAY_SEE) - 1  # one has no text
-        assert scored[0].scores == scored[1].scores
+        for _ in range(2):  # what one caller's search has read serves another caller with the same rights only
+            refused = call(secured.gateway, "POST", "/shop/_search", body, without)
+            assert refused.json()["ttc"]["applied"] is False
+            assert "es-ttc attach" in refused.json()["ttc"]["reason"]
+            scored = [
+                call(gateway, "POST", "/shop/_search", body, headers)
+                for gateway, headers in ((secured.gateway, within), (with_own, without))
+            ]
+            for reply in scored:
+                assert set(reply.ids) == MAY_SEE
+                assert reply.json()["ttc"]["scored"] == len(MAY_SEE) - 1  # one has no text
+            assert scored[0].scores == scored[1].scores
         assert call(with_own, "POST", "/shop/_search", body, {}).status == 401
         for method in registry.names():
             for told in ({}, {"filter": {"range": {"number": {"gte": 3}}}}):
