@@ -81,7 +81,8 @@ class Load:
 
     @property
     def _seconds_now(self) -> float:
-        return self._seconds * 0.5 ** ((time.perf_counter() - self._measured) / _HALF_LIFE)
+        halves = (time.perf_counter() - self._measured) / _HALF_LIFE
+        return self._seconds * math.exp2(-halves)
 
     def expected(self, caller: bytes) -> float:
         """Return the seconds that scoring would take for a caller without giving anything up; 0 for few searches."""
