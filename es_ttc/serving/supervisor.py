@@ -42,6 +42,7 @@ class Worker:
     """A started worker, and the place of its state."""
 
     def __init__(self, command: Sequence[str], launch: bytes, listening: int, slot: int) -> None:
+        self.launch = launch
         self.slot = slot
         self.since = time.monotonic()
         # Its standard input ends with this process, however that ends.
@@ -68,7 +69,7 @@ class Supervisor:
 
     def __init__(self, listening: socket.socket, launch: bytes, count: int) -> None:
         self._listening = listening
-        self._launch = launch
+        self._launch = self._next_launch = launch
         self._states = open_states(2 * count + 2)  # while they are replaced
         self._workers: list[Worker] = []
         self._leaving: list[Worker] = []
@@ -81,7 +82,7 @@ class Supervisor:
         signal.signal(signal.SIGINT, self._stop)
         signal.signal(signal.SIGHUP, self._replace)
         for _ in range(count):
-            self._workers.append(self._start())
+            self._workers.append(self._start(launch))
 
     def run(self) -> int:
         """Keep them running until a signal says stop; return the exit status."""
@@ -104,12 +105,12 @@ class Supervisor:
             _end(self._all)
         return 0
 
-    def _start(self) -> Worker:
+    def _start(self, launch: bytes) -> Worker:
         taken = {worker.slot for worker in self._all}
         slot = next(number for number in range(len(self._states)) if number not in taken)
         self._states[slot] = ProcessState.NOT_ACCEPTING
         listening = self._listening.fileno()
-        return Worker(python(WORKER, listening, slot), self._launch, listening, slot)
+        return Worker(python(WORKER, listening, slot), launch, listening, slot)
 
     def _accepts(self, worker: Worker) -> bool:
         return self._states[worker.slot] != ProcessState.NOT_ACCEPTING
@@ -131,7 +132,7 @@ class Supervisor:
         command = python(LAUNCH)
         read = subprocess.run(command, input=self._launch, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own
         if read.returncode == 0:
-            self._launch = read.stdout
+            self._next_launch = read.stdout
             self._replaces = list(self._workers)
 
     def _restart_ended(self) -> bool:
@@ -151,7 +152,7 @@ class Supervisor:
             _log("error", "worker ended", process=worker.process.pid, status=worker.process.returncode)
             lasted = now - worker.since > _MAX_PAUSE_SECONDS
             self._pause = _PAUSE_SECONDS if lasted else min(_MAX_PAUSE_SECONDS, 2 * self._pause)
-            self._workers[self._workers.index(worker)] = self._start()
+            self._workers[self._workers.index(worker)] = self._start(self._launch)
         self._next_start = now + self._pause
         return True
 
@@ -161,7 +162,7 @@ class Supervisor:
             self._settle(self._successor)
         elif self._replaces and len(self._leaving) < len(self._workers):
             if self._replaces[0] in self._workers:
-                self._successor = self._start()
+                self._successor = self._start(self._next_launch)
             else:  # it has ended meanwhile, and was started again
                 self._replaces.pop(0)
 
@@ -174,6 +175,7 @@ class Supervisor:
             successor.process.terminate()
             self._successor = None
         elif self._accepts(successor):
+            self._launch = successor.launch  # a worker can start with it
             predecessor = self._replaces.pop(0)
             if predecessor in self._workers:
                 self._workers[self._workers.index(predecessor)] = successor

@@ -131,8 +131,17 @@ def test_one_worker_is_replaced_without_a_lost_request(
 ) -> None:
     make_index(opensearch_url, index_name, encoder)
     with serving(opensearch_url, "--workers", "1", logs=subprocess.DEVNULL, folder=tmp_path) as (process, said):
-        until(lambda: ready(said["url"]))
-        assert_reload_loses_no_request(process, said["url"], index_name, tmp_path)
+        url = said["url"]
+        until(lambda: ready(url))
+        assert_reload_loses_no_request(process, url, index_name, tmp_path)
+        [present] = workers_of(process)
+        (tmp_path / "es-ttc.toml").write_text('tls_cert = "/nowhere"\ntls_key = "/nowhere"\n')
+        process.send_signal(signal.SIGHUP)
+        until(lambda: len(workers_of(process)) == 2)
+        until(lambda: workers_of(process) == {present})  # no worker could start with these settings
+        os.kill(present, signal.SIGKILL)
+        until(lambda: ready(url))
+        assert call(url, "GET", "/_ttc/").json()["scoring_timeout_ms"] == 1500, "the settings that were right"
 
 
 def assert_reload_loses_no_request(process: subprocess.Popen[str], url: str, index: str, folder: Path) -> None:
