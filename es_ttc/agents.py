@@ -127,7 +127,7 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         ] = None,
         min_relevance: Annotated[
             float | None,
-            Field(ge=0, le=1, description="Least relevance of a document; for an index whose documents show it."),
+            Field(ge=0, le=1, description="Minimum relevance of a document, for an index with a calibration."),
         ] = None,
     ) -> SearchResult:
         """Search an index; each hit has the passage that matched best, and its relevance if the index has one."""
