@@ -8,10 +8,10 @@ export TOKENIZERS_PARALLELISM ?= false
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-quick test-engines test-vllm check format bench reproduce docs site lock image release wheel plugins clean
+.PHONY: help demo test test-quick test-engines test-vllm check format bench reproduce docs site lock image distributions release test-release wheel plugins clean
 
 help: ## Show this list.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.demo ## Start a real engine, index real text, show a ranking table, then a prompt to search.
 	@$(BIN)/es-ttc demo $(ARGS)
@@ -69,7 +69,11 @@ lock: $(VENV)/.uv ## Resolve the pinned requirements again (hash-checked, for ev
 	$(COMPILE) $(ARGS) requirements/site.in -c requirements/demo.txt -c requirements/tools.txt -o requirements/site.txt
 	$(filter-out --universal,$(COMPILE)) $(ARGS) --override requirements/vllm.override.in --extra worker pyproject.toml requirements/vllm.in -o requirements/vllm.txt
 
+DOCKER_ANSWERS = docker info > /dev/null 2>&1
+WITHOUT_DOCKER = "Docker does not answer: the image is not built; start Docker, then run make image"
+
 image: ## Build the gateway's image as it is published: every base image by digest, or nothing is built.
+	@$(DOCKER_ANSWERS) || { echo $(WITHOUT_DOCKER) >&2; exit 1; }
 	$(PYTHON) docker/pin.py
 	$(PYTHON) release/vendor.py --required
 	docker build -f docker/Dockerfile -t es-ttc .
@@ -84,7 +88,7 @@ wheel: $(VENV)/.release ## Build the wheel for this platform into dist/.
 	@$(VENV)/release/bin/python -m build --no-isolation --wheel
 	@$(REPAIR)
 
-release: $(VENV)/.release ## Build the wheels, the sdist and the SBOM of what the gateway's image installs into dist/.
+distributions: $(VENV)/.release ## Build the wheels, the sdist and the SBOM of what the gateway's image installs into dist/.
 	@rm -rf dist $(VENV)/released
 	@$(PYTHON) release/vendor.py --required
 	@$(VENV)/release/bin/python -m build --no-isolation
@@ -97,6 +101,12 @@ release: $(VENV)/.release ## Build the wheels, the sdist and the SBOM of what th
 	@$(VENV)/release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON \
 		-o dist/es-ttc.cdx.json $(VENV)/released/bin/python
 	@ls dist
+
+release: distributions site ## Build the distributions, the documentation site and, where Docker answers, the image.
+	@if $(DOCKER_ANSWERS); then $(MAKE) --no-print-directory image; else echo $(WITHOUT_DOCKER); fi
+
+test-release: $(VENV)/.dev ## Run README's quick start with the wheel in dist/, in an empty environment, against a real node.
+	@ES_TTC_TEST_DIST=dist $(BIN)/python -m pytest tests/docs/test_quick_start.py $(ARGS)
 
 plugins: ## Build the engine plugins: make plugins ARGS="--opensearch 3.5.0 --elasticsearch FOLDER --out dist".
 	@$(PYTHON) release/plugins.py $(ARGS)

@@ -74,8 +74,8 @@ DOCUMENTS_THAT_JOIN = (
     '- `_score` must come first, descending (`_score`, `{"_score": "desc"}`, `?sort=_score:desc,price:asc`).',
     "- The engine compares the keys, so `missing`, `format`, `nested`, runtime fields and scripts that do not read "
     "`_score` work. Equal scores cost one more request.",
-    "- Any other sort is the engine's own 400 for `sort` with `rescore`. So is a sort beside `search_after`, `scroll`, "
-    "a native rescorer, several sections or a method with a reranker.\n",
+    "- The engine rejects any other `sort` (400), as it does with a native `rescore`, and a sort beside "
+    "`search_after`, `scroll`, a native rescorer, several sections or a method with a reranker.\n",
 )
 Record = tuple[str, str, str]
 """An option: name with its value's placeholder, meaning, and default and bounds in brackets."""

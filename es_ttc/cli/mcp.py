@@ -28,9 +28,9 @@ def mcp(
 ) -> None:
     """Offer search to agents as tools of the Model Context Protocol.
 
-    The tools list indices and methods, search, and explain a document's rank; none writes. On standard input and output
-    they use the credentials of the settings (ES_TTC_API_KEY, ...); with --http those of each request's Authorization
-    header, and none without one.
+    The tools list indices and methods, search, read documents, and explain their ranks; none writes. On standard input
+    and output they use the credentials of the settings (ES_TTC_API_KEY, ...); with --http those of each request's
+    Authorization header, and none without one.
     """
     try:
         from es_ttc.agents import make_server

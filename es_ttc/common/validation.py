@@ -123,6 +123,8 @@ def sentence(fault: Fault, where: str) -> str:
         inside = ".".join((where, *fault.path[:-1]))
         return f"[{inside}.{fault.path[-1]}] is missing: give it beside the other fields of [{inside}]"
     path = fault.path if fault.known else fault.path[:1]  # parts that belong to no model are pydantic's own
+    if fault.kind is FaultKind.UNKNOWN:
+        return f"[{'.'.join((where, *path))}] unknown field [{fault.path[-1]}]"
     return f"[{'.'.join((where, *path))}] is wrong, got {shown(fault.value)}: {fault.problem}"
 
 

@@ -1,7 +1,8 @@
-"""The commands of README and of five-minutes.md work as they stand there: in a clone, in an environment of their own.
+"""The commands of README and of five-minutes.md work as they stand there, with a wheel in an empty environment.
 
-Only addresses and the name of the index are others. `pip` is uv's, with its cache. `make demo` and `make test` are only
-looked up: tests/cli/test_demo.py runs the demonstration, and this is a part of the other.
+Only addresses and the name of the index are others. `pip` is uv's, with its cache; in place of the clone it installs
+the clone's wheel, which it would build, or the one of a release (`make test-release`). `make demo` and `make test` are
+only looked up: tests/cli/test_demo.py runs the demonstration, and this is a part of the other.
 """
 
 import os
@@ -15,10 +16,11 @@ import pytest
 
 ON_ONE_ENGINE = True
 ROOT = Path(__file__).parents[2]
+UV = Path(sys.executable).with_name("uv")
 README, FIVE_MINUTES = Path("README.md"), Path("docs/how-to/five-minutes.md")
 BEFORE = r"""
 set -euo pipefail
-pip() { "$UV" pip "$@"; }
+pip() { "$UV" pip "${@/#./$WHEEL}"; }
 python3() { "$PYTHON" "$@"; }
 curl() { command curl --fail-with-body --retry 60 --retry-delay 1 --retry-connrefused "$@"; }
 trap 'kill $(jobs -p)' EXIT
@@ -52,8 +54,20 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "es-ttc"
 
 
+@pytest.fixture(scope="module")
+def wheel(clone: Path) -> Path:
+    """The wheel for this platform in the folder that ES_TTC_TEST_DIST names, else one of the clone."""
+    folder = Path(os.environ.get("ES_TTC_TEST_DIST", clone / "dist"))
+    if "ES_TTC_TEST_DIST" not in os.environ:
+        command = [str(UV), "build", "--quiet", "--wheel", "--out-dir", str(folder), str(clone)]
+        subprocess.run(command, check=True, timeout=300, env={**os.environ, "ES_TTC_PURE": "1"})
+    return min(folder.resolve().glob("*.whl"))  # the one with compiled loops comes before the pure one
+
+
 @pytest.mark.slow
-def test_five_minutes_with_a_cluster_end_with_a_better_ranking(clone: Path, engine_url: str, index_name: str) -> None:
+def test_five_minutes_with_a_cluster_end_with_a_better_ranking(
+    clone: Path, wheel: Path, engine_url: str, index_name: str, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     script = BEFORE + "\n".join(blocks(clone / FIVE_MINUTES))
@@ -61,10 +75,9 @@ def test_five_minutes_with_a_cluster_end_with_a_better_ranking(clone: Path, engi
     script = re.sub(r"\bnotes\b", index_name, script)
     ready = f"curl -s 127.0.0.1:{port}/_ttc/ready"
     script = re.sub(r"^es-ttc serve$", f"es-ttc serve &\n{ready}", script, flags=re.MULTILINE)
-    uv = Path(sys.executable).with_name("uv")
-    own = {"UV": str(uv), "PYTHON": sys.executable, "ES_TTC_PORT": port, "ES_TTC_WORKERS": "1", "ES_TTC_PURE": "1"}
+    own = {"UV": str(UV), "WHEEL": str(wheel), "PYTHON": sys.executable, "ES_TTC_PORT": port, "ES_TTC_WORKERS": "1"}
     done = subprocess.run(
-        ["bash", "-c", script], cwd=clone, env={**os.environ, **own}, capture_output=True, text=True, timeout=300
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, **own}, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     compared, _, served = done.stdout.partition("Ctrl-C stops it")

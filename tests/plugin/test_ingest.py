@@ -327,7 +327,7 @@ def test_the_command_that_follows_writes_by_the_plugin(
     command = ["index", "pipeline", index, "--engine", plugged.url]
     try:
         assert run([*command, "--encode", "now", "--plugin", "--timeout", "0s"]) == 1
-        assert "[timeout] must be a time longer than nothing" in capsys.readouterr().err
+        assert "[timeout] must be a time of more than 0" in capsys.readouterr().err
         assert call(plugged.url, "GET", f"/_ingest/pipeline/ttc-writes-{index}").status == 404
         assert run([*command, "--encode", "now", "--plugin", "--timeout", "20s"]) == 0
         assert "are encoded before they are indexed, and where that fails by job encode-" in capsys.readouterr().out

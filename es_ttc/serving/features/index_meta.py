@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from es_ttc.common.caches import ExpiringCache
@@ -107,27 +107,33 @@ async def meta_of(
         yield described if key is None else [meta[key] for meta in described]
 
 
-async def features_of(engine: EngineClient, target: str = "", *, failing: str) -> dict[str, Mapping[str, Any]]:
-    """Return what is known of the features of each index behind a target, by its name, its own or its side index's.
+class Described(NamedTuple):
+    """The index with the features of an index, and its `_meta.ttc`."""
 
-    Without a target it is that of all indices. The target is quoted for a path.
+    holder: str
+    meta: Mapping[str, Any]
+
+
+async def features_of(engine: EngineClient, target: str, *, failing: str) -> dict[str, Described]:
+    """Return where each index behind a target has its features, by its name: in itself, or in the side index in use.
+
+    The target is quoted for a path.
     """
-    query = {"filter_path": f"*.mappings._meta.{ROOT}", "expand_wildcards": "open,hidden"}  # side indices are hidden
-    names = ""
-    if target:
-        searched = f"/{target}/_field_caps".encode()
-        answer = await engine.json(
-            "GET", searched, b"fields=_id", failing=failing, in_own_words=True, form={"indices": [str]}
+    with_features = {"filter_path": f"*.mappings._meta.{ROOT}"}
+    hidden = {**with_features, "expand_wildcards": "open,hidden", "allow_no_indices": "true"}
+    searched, own, sides = await asyncio.gather(
+        *(
+            engine.json("GET", path.encode(), urlencode(query).encode(), failing=failing, in_own_words=True, form=form)
+            for path, query, form in (
+                (f"/{target}/_field_caps", {"fields": "_id"}, {"indices": [str]}),
+                (f"/{target}/_mapping", with_features, _META),
+                (f"/{side_alias('*')}/_mapping", hidden, _META),
+            )
         )
-        indices: list[str] = answer["indices"]
-        if not indices:
-            return {}
-        names = f"/{quote(','.join([*indices, *map(side_alias, indices)]), safe=',')}"
-        query["ignore_unavailable"] = "true"
-    path = f"{names}/_mapping".encode()
-    mappings = await engine.json("GET", path, urlencode(query).encode(), failing=failing, in_own_words=True, form=_META)
-    described = {name: mapping["mappings"]["_meta"][ROOT] for name, mapping in mappings.items()}
-    return {meta.get("source", name): meta for name, meta in described.items()}
+    )
+    described = [Described(name, mapping["mappings"]["_meta"][ROOT]) for name, mapping in (own | sides).items()]
+    by_source = {one.meta.get("source", one.holder): one for one in described}
+    return {name: by_source[name] for name in searched["indices"] if name in by_source}
 
 
 async def encoded_fields(places: Iterable[tuple[str, EngineClient]]) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def with_text(replaced: dict[str, Any], body: Mapping[str, Any], texts: set[tupl
 
 
 def ranked_texts(body: Mapping[str, Any], not_text: Set[str] = frozenset()) -> Iterator[str]:
-    """Yield the texts that a search's query or retriever ranks by; fields of ``not_text`` are no analysed text."""
+    """Yield the texts that a search's query or retriever ranks by; fields of ``not_text`` are not analysed text."""
     yield from texts_of(body.get("query"), not_text)
     yield from texts_of_retriever(body.get(RETRIEVER), not_text)
 

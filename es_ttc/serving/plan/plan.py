@@ -196,7 +196,7 @@ def plan_search(
 ) -> SearchPlan | None:
     """Parse a search; return None if it has no section in `rescore`.
 
-    The URL parameters override the body, as in the engines. Fields of ``not_text`` are no analysed text.
+    The URL parameters override the body, as in the engines. Fields of ``not_text`` are not analysed text.
     """
     items = parse_items(body.get("rescore"))
     if items is None:

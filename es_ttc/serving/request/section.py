@@ -75,9 +75,9 @@ class Section(BaseModel):
     )
     query_text: str | None = Field(
         None,
-        description="The query's text; may be left out where the body's query has exactly one text. Of a query "
-        "string that is its words, without operators, field names and negated words. Of several texts, those that "
-        "are looked for only in fields that are no analysed text (a tenant, a number) do not count.",
+        description="The query's text. Default: the text of the body's query, if it has exactly one; of a query string "
+        "its words, without operators, field names and negated words. If the query has several texts, those that "
+        "search only keyword, number or date fields are ignored.",
     )
     query_texts: tuple[str, ...] | None = Field(
         None,
@@ -88,7 +88,7 @@ class Section(BaseModel):
     params: dict[str, Any] = Field(default_factory=dict, description="The method's own parameters.")
     timeout: str | None = Field(None, description="Scoring budget in the engines' time units, e.g. 200ms.")
     on_error: Literal["first_pass", "fail"] = Field(
-        "first_pass", description="What is answered when scoring fails or is late: the engine's ranking, or an error."
+        "first_pass", description="Response if scoring fails or times out: the engine's ranking, or an error."
     )
     detail: bool | Literal["map"] = Field(
         False,
@@ -113,8 +113,8 @@ class Section(BaseModel):
         0,
         ge=0,
         le=MAX_PASSAGES,
-        description="Greatest number of passages of each hit: the stretches of its text that match the query best, by "
-        "the stored token vectors. In `rescore` only.",
+        description="Maximum number of passages per hit: the parts of its text that match the query best, by the "
+        "stored token vectors. In `rescore` only.",
     )
 
     relevance: bool = Field(
@@ -126,9 +126,9 @@ class Section(BaseModel):
         None,
         ge=0,
         le=1,
-        description="Least relevance of a hit. Hits below it are left out wherever they stand in the order, so that "
-        "the total, the number of hits of the window that reach it, is the same on every page; `ttc.relevance.cut` "
-        "says how many are left out. Needs a calibration, as `relevance` does.",
+        description="Minimum relevance of a hit. Hits below it are dropped regardless of rank. The total counts the "
+        "remaining hits of the window, so it is the same on every page; `ttc.relevance.cut` is the number of dropped "
+        "hits. Needs a calibration, as `relevance` does.",
     )
 
     @field_validator("query_texts")
@@ -147,7 +147,7 @@ class Section(BaseModel):
     @classmethod
     def _is_time(cls, timeout: str | None) -> str | None:
         if timeout is not None and not milliseconds(timeout) > 0:
-            raise ValueError("must be longer than nothing")
+            raise ValueError("must be more than 0")
         return timeout
 
     @property

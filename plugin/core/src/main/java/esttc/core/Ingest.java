@@ -74,7 +74,7 @@ public final class Ingest {
         Object timeout = options.remove("timeout");
         double timeoutMs = timeout == null ? 30_000 : timeout instanceof String time ? Section.milliseconds(time) : Double.NaN;
         if (!(timeoutMs > 0)) {
-            throw new IllegalArgumentException("[timeout] must be a time longer than nothing, e.g. \"30s\", got " + Names.shown(timeout));
+            throw new IllegalArgumentException("[timeout] must be a time of more than 0, e.g. \"30s\", got " + Names.shown(timeout));
         }
         Object content = options.remove(Content.OPTION);
         return new Ingest(wait, FAIL.equals(onError), timeoutMs, key, content == null ? null : Content.of(content), queue);

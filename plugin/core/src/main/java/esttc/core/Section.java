@@ -137,7 +137,7 @@ public final class Section {
         }
         Object timeout = values.get("timeout");
         if (timeout != null && !(timeout instanceof String time && milliseconds(time) > 0)) {
-            throw wrong("timeout", "must be a time longer than nothing, e.g. \"200ms\"");
+            throw wrong("timeout", "must be a time of more than 0, e.g. \"200ms\"");
         }
         oneOf("on_error", List.of("first_pass", "fail"));
         oneOf("score_mode", List.of("replace", "total", "multiply", "avg", "max", "min"));

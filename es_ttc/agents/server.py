@@ -1,13 +1,10 @@
-"""What an agent may ask, as a server of the Model Context Protocol over standard input and output or over HTTP.
+"""The server and its tools."""
 
-The tools tell which indices there are, search, and explain a document's rank. Every request is a standard one to the
-gateway, with the caller's credentials, and only reads.
-"""
-
+import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -17,35 +14,31 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field, ValidationError
 
 from es_ttc import __version__
+from es_ttc.agents.excerpts import CHARACTERS_PER_TOKEN, Excerpt, best_passages, excerpt, text_of
+from es_ttc.agents.filters import require_fields
+from es_ttc.agents.indices import IndexInfo, indices_with_features, text_fields_of
 from es_ttc.common.validation import first_error
 from es_ttc.errors import EsTtcError, InvalidRequest
-from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.queries import matching
 from es_ttc.serving.admin.explain import Explanation
 from es_ttc.serving.engine import EngineClient
-from es_ttc.serving.features.index_meta import features_of
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.http.upstream import Upstream
+from es_ttc.serving.request.section import MAX_PASSAGES
 from es_ttc.settings import GatewaySettings
 
 AGENT_WINDOW = 100
 MAX_HITS = 50
-_TEXT_CHARACTERS = 600
-_PASSAGE_CHARACTERS = 300  # on each side of the place that matched best
-_COUNTS = urlencode({"format": "json", "h": "index,docs.count"}).encode()
+MAX_TOKENS = 20_000
+_TITLE_CHARACTERS = 100
+_MAX_VALUE = 200  # characters of a value that is shown beside the texts of a document
+_MAX_PASSAGE = 800  # characters of the passages of a hit, where the budget has room for more
 _READ_ONLY = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
 _INSTRUCTIONS = (
-    "Search Elasticsearch or OpenSearch indices by meaning and by words. Begin with list_indices, then search; explain "
-    "says why a document ranks where it does. Nothing is ever written."
+    "Search Elasticsearch or OpenSearch indices by meaning and by words. Begin with list_indices, then search; read "
+    "returns more of a document; explain says why a document ranks where it does. Nothing is ever written."
 )
-
-
-class IndexInfo(BaseModel):
-    """An index that the gateway can rank."""
-
-    name: str
-    documents: int | None = Field(description="Number of documents, if the engine tells it.")
-    text_fields: list[str] = Field(description="Fields that a search looks into.")
+Budget = Annotated[int, Field(ge=50, le=MAX_TOKENS, description="About how many tokens of text the answer may have.")]
 
 
 class Methods(BaseModel):
@@ -62,8 +55,8 @@ class FoundDocument(BaseModel):
     id: str
     score: float | None
     relevance: float | None = Field(description="Probability that it is relevant, if the index has a calibration.")
-    passage: str | None = Field(description="The part of the text that matched best, if the method tells.")
-    fields: dict[str, str] = Field(description="The beginning of each text field.")
+    title: str | None = Field(description="The beginning of its first text field, if the index has several.")
+    passages: list[Excerpt] = Field(description="The parts of its text that match best; else its beginning.")
 
 
 class SearchResult(BaseModel):
@@ -76,10 +69,19 @@ class SearchResult(BaseModel):
     hits: list[FoundDocument]
 
 
+class ReadDocument(BaseModel):
+    """A document, or a part of it."""
+
+    index: str
+    id: str
+    texts: list[Excerpt] = Field(description="Its text fields; `end` below `length` means that more can be read.")
+    values: dict[str, Any] = Field(description="Its other fields, without long ones.")
+
+
 class ExplanationWithPassage(Explanation):
     """Why a document ranks where it does, or is not found."""
 
-    passage: str | None = Field(description="The part of the text that matched best.")
+    passage: Excerpt | None = Field(description="The part of the text that matched best.")
 
 
 def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
@@ -103,10 +105,13 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         own = [(b"authorization", given["authorization"].encode())] if "authorization" in given else []
         return EngineClient(upstream, Caller(own))
 
-    async def list_indices(context: Context) -> list[IndexInfo]:
-        """List the indices that can be searched, with their text fields and sizes."""
+    async def list_indices(
+        context: Context,
+        index: Annotated[str, Field(description="Name, alias or pattern of indices.")] = "*",
+    ) -> list[IndexInfo]:
+        """List the indices that can be searched, with their sizes, text fields and fields to filter by."""
         with _readable_errors():
-            return await _indices(gateway(context))
+            return await indices_with_features(gateway(context), index)
 
     async def list_methods(context: Context) -> Methods:
         """List the ranking methods that search takes. The default, blend, is best unless you know better."""
@@ -127,21 +132,51 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         ] = None,
         min_relevance: Annotated[
             float | None,
-            Field(ge=0, le=1, description="Least relevance of a document; for an index whose documents show it."),
+            Field(ge=0, le=1, description="Minimum relevance of a document, for an index with a calibration."),
         ] = None,
+        passages: Annotated[int, Field(ge=1, le=MAX_PASSAGES, description="Passages per document.")] = 1,
+        max_tokens: Budget = 2000,
     ) -> SearchResult:
-        """Search an index; each hit has the passage that matched best, and its relevance if the index has one."""
+        """Search an index; each hit has the passages that match best, and its relevance if the index has one."""
         with _readable_errors():
             requests = gateway(context)
-            names = tuple(fields or ()) or await _text_fields(requests, index)
-            answer = await _rank(requests, index, query, method, size, names, filter, min_relevance)
+            await require_fields(requests, index, filter, fields)
+            names = fields or await text_fields_of(requests, index)
+            answer = await _rank(requests, index, query, method, size, names, filter, min_relevance, passages)
             summary = answer.get("ttc") or {}
+            hits = answer["hits"]["hits"]
+            characters = max_tokens * CHARACTERS_PER_TOKEN // max(1, len(hits))
             return SearchResult(
                 ranked_by=method if summary.get("applied") else "bm25",
                 reason=summary.get("reason"),
                 total=(answer["hits"].get("total") or {}).get("value"),
                 nothing_here=_nothing_here(summary),
-                hits=[_document(hit, names) for hit in answer["hits"]["hits"]],
+                hits=[_document(hit, names, passages, characters) for hit in hits],
+            )
+
+    async def read(
+        context: Context,
+        index: Annotated[str, Field(description="Name of the index, from a search.")],
+        id: Annotated[str, Field(description="The document's id, from a search.")],  # noqa: A002 - the engines' own word
+        field: Annotated[str | None, Field(description="The text field to read; default: all of them.")] = None,
+        start: Annotated[int, Field(ge=0, description="First character, e.g. the `end` of an excerpt.")] = 0,
+        before: Annotated[int, Field(ge=0, description="Characters before `start` to read too.")] = 0,
+        max_tokens: Budget = 2000,
+    ) -> ReadDocument:
+        """Read a document: all of it, the text around a passage, or the text after an excerpt, within a budget."""
+        with _readable_errors():
+            requests = gateway(context)
+            await require_fields(requests, index, None, None if field is None else [field])
+            names = await text_fields_of(requests, index) if field is None else [field]
+            if start and len(names) > 1:
+                raise InvalidRequest(f"[start] needs [field], one of [{', '.join(names)}]")
+            hit = await _only_document(requests, index, id)
+            source = hit.get("_source") or {}
+            return ReadDocument(
+                index=hit["_index"],
+                id=hit["_id"],
+                texts=list(_texts(source, names, max(0, start - before), max_tokens * CHARACTERS_PER_TOKEN)),
+                values={name: value for name, value in source.items() if name not in names and _is_short(value)},
             )
 
     async def explain(
@@ -154,20 +189,21 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         """Say why a document ranks where it does, or is not found: ranks, signals, words that it lacks, the passage."""
         with _readable_errors():
             requests = gateway(context)
-            names = await _text_fields(requests, index)
-            alone = await _rank(requests, index, query, method, 1, names, {"ids": {"values": [id]}})
+            names = await text_fields_of(requests, index)
+            alone = await _rank(requests, index, query, method, 1, names, {"ids": {"values": [id]}}, passages=1)
             search = {"query": matching(query, names), "rescore": {"ttc": {"method": method, "query_text": query}}}
             body = {"index": index, "id": id, "search": search}
             what = "the document could not be explained"
             explanation = await requests.json("POST", b"/_ttc/explain", body=body, failing=what, in_own_words=True)
             [hit] = alone["hits"]["hits"] or [{}]
-            return ExplanationWithPassage(**explanation, passage=_passage(hit))
+            passage = next(iter(best_passages(hit, names, 1, _MAX_PASSAGE)), None)
+            return ExplanationWithPassage(**explanation, passage=passage)
 
     return _Server(
         "es-ttc",
         instructions=_INSTRUCTIONS,
         version=__version__,
-        tools=[_tool(one) for one in (list_indices, list_methods, search, explain)],
+        tools=[_tool(one) for one in (list_indices, list_methods, search, read, explain)],
         lifespan=connected,
         log_level="WARNING",
     )
@@ -186,32 +222,6 @@ class _Server(MCPServer[Any]):
             raise
 
 
-async def _indices(gateway: EngineClient) -> list[IndexInfo]:
-    """Return the indices that have features, of their own or in a side index."""
-    what = "the indices could not be listed"
-    features = await features_of(gateway, failing=what)
-    counts = await gateway.json("GET", b"/_cat/indices", _COUNTS, failing=what, form=list)
-    documents = {row["index"]: row.get("docs.count") for row in counts}
-    return [
-        IndexInfo(
-            name=name,
-            documents=None if documents[name] is None else int(documents[name]),
-            text_fields=meta.get("text_fields", []),
-        )
-        for name, meta in sorted(features.items())
-        if name in documents  # a side index may outlive its source
-    ]
-
-
-async def _text_fields(gateway: EngineClient, index: str) -> tuple[str, ...]:
-    """Return the text fields of an index; those that have features, of an alias."""
-    features = await features_of(gateway, quote(index, safe=",*"), failing=f"index [{index}] could not be read")
-    names = tuple(dict.fromkeys(name for meta in features.values() for name in meta.get("text_fields", ())))
-    if not names:
-        raise InvalidRequest(f"index [{index}] has no features: name the text [fields] to search")
-    return names
-
-
 async def _rank(
     gateway: EngineClient,
     index: str,
@@ -221,6 +231,7 @@ async def _rank(
     fields: Sequence[str],
     filters: Mapping[str, Any] | None,
     min_relevance: float | None = None,
+    passages: int = 0,
 ) -> dict[str, Any]:
     match = matching(query, fields)
     # With a bound, hits of the engine's own ranking would be taken for relevant ones.
@@ -231,9 +242,13 @@ async def _rank(
         "_source": [*fields],
         "rescore": {
             "window_size": max(size, AGENT_WINDOW),
-            "ttc": {"method": method, "query_text": query, "detail": True, **least},
+            "ttc": {"method": method, "query_text": query, "detail": True, "passages": passages, **least},
         },
     }
+    return await _search(gateway, index, body)
+
+
+async def _search(gateway: EngineClient, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
     path = f"/{quote(index, safe=',*')}/_search".encode()
     answer: dict[str, Any] = await gateway.json("POST", path, body=body, failing="the search failed", in_own_words=True)
     return answer
@@ -248,30 +263,46 @@ def _nothing_here(summary: Mapping[str, Any]) -> str | None:
     return f"no document reaches a relevance of {relevance['min']}: {greatest}"
 
 
-def _document(hit: Mapping[str, Any], fields: Sequence[str]) -> FoundDocument:
-    texts = {name: compose(hit.get("_source") or {}, [name])[0] for name in fields}
+def _document(hit: Mapping[str, Any], fields: Sequence[str], passages: int, characters: int) -> FoundDocument:
+    """Return a hit with its title and passages, which have a number of characters together."""
+    title = ""
+    if len(fields) > 1:
+        first = text_of(hit.get("_source") or {}, fields[0])
+        title = excerpt(fields[0], first, 0, min(_TITLE_CHARACTERS, characters // 3)).text
     return FoundDocument(
         index=hit["_index"],
         id=hit["_id"],
         score=hit.get("_score"),
         relevance=(hit.get("_ttc") or {}).get("relevance"),
-        passage=_passage(hit),
-        fields={name: _shortened(text) for name, text in texts.items() if text},
+        title=title or None,
+        passages=best_passages(hit, fields, passages, min(_MAX_PASSAGE * passages, characters - len(title))),
     )
 
 
-def _passage(hit: Mapping[str, Any]) -> str | None:
-    """Return the text around the place that matched best."""
-    detail = hit.get("_ttc") or {}
-    if "start" not in detail:
-        return None
-    text = compose(hit.get("_source") or {}, [detail["field"]])[0]
-    start, end = max(0, detail["start"] - _PASSAGE_CHARACTERS), detail["end"] + _PASSAGE_CHARACTERS
-    return f"{'...' * (start > 0)}{text[start:end]}{'...' * (end < len(text))}"
+async def _only_document(gateway: EngineClient, index: str, id: str) -> dict[str, Any]:  # noqa: A002 - as the tools
+    """Return the document with an id; an error if there is none or several."""
+    body = {"query": {"ids": {"values": [id]}}, "size": 2}
+    hits: list[dict[str, Any]] = (await _search(gateway, index, body))["hits"]["hits"]
+    if not hits:
+        raise InvalidRequest(f"there is no document [{id}] in index [{index}] that you may read")
+    if len(hits) > 1:
+        raise InvalidRequest(f"[{id}] is in [{hits[0]['_index']}] and in [{hits[1]['_index']}]: name one [index]")
+    return hits[0]
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _TEXT_CHARACTERS else f"{text[:_TEXT_CHARACTERS]}..."
+def _texts(source: Mapping[str, Any], fields: Sequence[str], start: int, characters: int) -> Iterator[Excerpt]:
+    """Yield text fields of a document from a character on, one after the other, up to a number of characters."""
+    for field in fields:
+        text = text_of(source, field)
+        if not text:
+            continue
+        shown = excerpt(field, text, start, start + characters)
+        characters = max(0, characters - len(shown.text))
+        yield shown
+
+
+def _is_short(value: Any) -> bool:
+    return len(json.dumps(value, ensure_ascii=False, default=str)) <= _MAX_VALUE
 
 
 def _tool(function: Callable[..., Any]) -> Tool:
