@@ -73,7 +73,7 @@ def test_retriever_with_candidates_or_a_rescore_beside_it(shop: SearchStack) -> 
         ({"window_size": 0}, "[ext.ttc.window_size]"),
         ({"window": 7}, "[window_size]"),
         ({"method": "spectral", "timeout": 5}, "[ext.ttc.timeout]"),
-        ({"candidates": {"knn": -1}}, "[ext.ttc.candidates]"),
+        ({"candidates": {"knn": -1}}, "[ext.ttc.candidates.knn]"),
         ([7], "[ext.ttc]"),
         (None, "[ext.ttc]"),
     ],
