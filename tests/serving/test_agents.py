@@ -91,8 +91,14 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         assert best["title"]
 
         term = {"bool": {"filter": [{"term": {"group.keyword": "g3"}}]}}
-        filtered = await ask(client, "search", index=stack.index, query="a cat drinks milk", size=50, filter=term)
+        asked = {"index": stack.index, "query": "a cat drinks milk", "size": 50, "filter": term}
+        filtered = await ask(client, "search", **asked, facets=["group.keyword"])
         assert {int(hit["id"][1:]) % 7 for hit in filtered["hits"]} == {3}
+        assert filtered["facets"] == {"group.keyword": {"g3": len(filtered["hits"])}}
+        two = {"query": "drinks milk", "questions": ["sings before rain"], "size": 24}  # 12 documents each
+        both = await ask(client, "search", index=stack.index, **two)
+        shown = [passage["text"] for hit in both["hits"] for passage in hit["passages"]]
+        assert all(any(part in text for text in shown) for part in ("drinks milk", "sings before rain"))
 
         why = await ask(client, "explain", index=stack.index, query="a cat drinks milk", id=best["id"])
         assert why["rank"] == 1
@@ -186,6 +192,7 @@ async def test_agent_invalid_calls_are_refused_with_the_reason(stack: SearchStac
             ("filter", {"bool": {"must": [{"range": {"numbr": {"gt": 3}}}]}}),
             ("filter", {"exists": {"field": "numbr"}}),
             ("fields", ["numbr"]),
+            ("facets", ["numbr"]),
         ]
         for argument, value in misspelt:
             said = await ask(client, "search", index=stack.index, query="x", **{argument: value})
