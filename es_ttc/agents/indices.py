@@ -25,7 +25,10 @@ class IndexInfo(BaseModel):
     name: str
     aliases: list[str] = Field(description="Further names of it, perhaps together with other indices.")
     documents: int = Field(description="Number of documents.")
-    encoded: float = Field(description="Share of the documents that have vectors, 0 to 1; the others rank by words.")
+    encoded: float = Field(
+        description="Share of the documents that have vectors, 0 to 1; the others rank by words. Too great if the user "
+        "may not see all documents."
+    )
     text_fields: list[str] = Field(description="Fields that a search looks into.")
     filter_fields: list[FilterField] | None = Field(
         description=f"Fields to filter by; null if more than {MAX_WITH_FIELDS} indices are listed: name an index."

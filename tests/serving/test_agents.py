@@ -31,13 +31,13 @@ on_both_engines = pytest.mark.parametrize("engine_url", ["opensearch", "elastics
 COMMAND = ["-m", "es_ttc", "mcp"]
 
 
-def agent_of(gateway: str) -> "Client":
+def agent_of(gateway: str, **credentials: Any) -> "Client":
     """The SDK's client of the tools for a gateway. The SDK takes seconds to import."""
     from mcp import Client
 
     from es_ttc.agents import make_server
 
-    return Client(make_server(GatewaySettings(engine=gateway), forwards=False))
+    return Client(make_server(GatewaySettings(engine=gateway, **credentials), forwards=False))
 
 
 async def ask(client: "Client", tool: str, **arguments: Any) -> Any:
