@@ -124,6 +124,8 @@ async def test_attached_indices_are_found_by_their_names_and_by_an_alias(
             lines = [line for one in corpus()[:30] for line in ({"index": {"_id": one.pop("_id")}}, one)]
             call(stack.engine, "POST", f"/{name}/_bulk?refresh=true", lines)
             await attached(stack.engine, name, replace(stack.spec, encoder=own.identity), own)
+        unfinished = {"_meta": {"ttc": {"source": index_name, "text_fields": ["other"]}}}
+        call(stack.engine, "PUT", f"/ttc-0123abcd-{index_name}", {"mappings": unfinished})
         call(stack.engine, "PUT", f"/{index_name}/_alias/{alias}")
         call(stack.engine, "PUT", f"/{index_name}/_doc/late?refresh=true", {"text": "A cow."})
         known = {"another": other_encoder}
