@@ -48,12 +48,16 @@ class FilterField(BaseModel):
     examples: list[str] = Field(description="Frequent values in a sample.")
 
 
-async def filter_fields(gateway: EngineClient, index: str) -> list[FilterField]:
-    """Return fields of an index to filter by, with frequent values."""
+async def filter_fields(gateway: EngineClient, index: str, text_fields: Sequence[str]) -> list[FilterField]:
+    """Return fields of an index to filter by, with frequent values; not those with the whole of a text."""
+    whole_texts = tuple(f"{name}." for name in text_fields)
     types = {
         name: min(kinds)
         for name, kinds in sorted((await _fields(gateway, index)).items())
-        if kinds.keys() <= _FILTERED_TYPES and name.partition(".")[0] != ROOT and not name.startswith("_")
+        if kinds.keys() <= _FILTERED_TYPES
+        and name.partition(".")[0] != ROOT
+        and name not in text_fields
+        and not name.startswith(("_", *whole_texts))
     }
     shown = dict(list(types.items())[:_MAX_FIELDS])
     terms = {"size": _MAX_EXAMPLES, "execution_hint": "map"}

@@ -44,7 +44,9 @@ async def indices_with_features(gateway: EngineClient, target: str) -> list[Inde
     with_fields = names if len(names) <= MAX_WITH_FIELDS else []
     counts, fields = await asyncio.gather(
         _counts(gateway, sorted({*names, *(one.holder for one in features.values())})),
-        asyncio.gather(*(filter_fields(gateway, name) for name in with_fields)),
+        asyncio.gather(
+            *(filter_fields(gateway, name, features[name].meta.get("text_fields", ())) for name in with_fields)
+        ),
     )
     fields_of = dict(zip(with_fields, fields, strict=True))
     listed = []

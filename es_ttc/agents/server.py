@@ -33,6 +33,7 @@ MAX_TOKENS = 20_000
 MAX_QUESTIONS = 15
 _MAX_FACET_VALUES = 10
 _TITLE_CHARACTERS = 100
+_IN_TITLES = 2  # passages that may lie in a title, which is shown anyway
 _MAX_VALUE = 200  # characters of a value that is shown beside the texts of a document
 _MAX_PASSAGE = 800  # characters of the passages of a hit, where the budget has room for more
 _READ_ONLY = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
@@ -248,6 +249,7 @@ def _body(
     """Return the body of a search for one or more texts."""
     matches = [matching(text, fields) for text in texts]
     match = matches[0] if len(matches) == 1 else {"dis_max": {"queries": matches}}
+    read = min(MAX_PASSAGES, passages + _IN_TITLES)
     # With a bound, hits of the engine's own ranking would be taken for relevant ones.
     least = {} if min_relevance is None else {"min_relevance": min_relevance, "on_error": "fail"}
     return {
@@ -256,7 +258,7 @@ def _body(
         "_source": [*fields],
         "rescore": {
             "window_size": max(size, AGENT_WINDOW),
-            "ttc": {"method": method, "query_texts": [*texts], "detail": True, "passages": passages, **least},
+            "ttc": {"method": method, "query_texts": [*texts], "detail": True, "passages": read, **least},
         },
     }
 
@@ -278,17 +280,19 @@ def _nothing_here(summary: Mapping[str, Any]) -> str | None:
 
 def _document(hit: Mapping[str, Any], fields: Sequence[str], passages: int, characters: int) -> FoundDocument:
     """Return a hit with its title and passages, which have a number of characters together."""
-    title = ""
+    title, quoted = "", fields
     if len(fields) > 1:
         first = text_of(hit.get("_source") or {}, fields[0])
         title = excerpt(fields[0], first, 0, min(_TITLE_CHARACTERS, characters // 3)).text
+        if len(title) == len(first):
+            quoted = fields[1:]
     return FoundDocument(
         index=hit["_index"],
         id=hit["_id"],
         score=hit.get("_score"),
         relevance=(hit.get("_ttc") or {}).get("relevance"),
         title=title or None,
-        passages=best_passages(hit, fields, passages, min(_MAX_PASSAGE * passages, characters - len(title))),
+        passages=best_passages(hit, quoted, passages, min(_MAX_PASSAGE * passages, characters - len(title))),
     )
 
 

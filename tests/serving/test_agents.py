@@ -80,7 +80,7 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         assert index == {"name": stack.index, **expected}
         assert fields["group.keyword"]["type"] == "keyword"
         assert set(fields["group.keyword"]["examples"]) < {f"g{number}" for number in range(7)}
-        assert {"number", "kind.keyword"} < set(fields)
+        assert set(fields) == {"number", "kind.keyword", "group.keyword"}
         assert "spectral" in (await ask(client, "list_methods"))["methods"]
 
         found = await ask(client, "search", index=stack.index, query="a cat drinks milk", size=3)
@@ -88,7 +88,7 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         best = found["hits"][0]
         [passage] = best["passages"]
         assert "drinks milk" in passage["text"]
-        assert best["title"]
+        assert (best["title"], passage["field"]) == (by_id(best["id"])["title"], "text")
 
         term = {"bool": {"filter": [{"term": {"group.keyword": "g3"}}]}}
         asked = {"index": stack.index, "query": "a cat drinks milk", "size": 50, "filter": term}
