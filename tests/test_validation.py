@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from es_ttc.common.validation import Fault, did_you_mean, nearest, read_json, shown
+from es_ttc.common.validation import Fault, did_you_mean, nearest, read_json, shown, validated
+from es_ttc.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,10 @@ def test_shown_replaces_values_too_deep_or_too_long() -> None:
     assert shown(deep) == shown(10**5000) == "a value too deep or too long to be shown"
 
 
+class _Part(BaseModel, extra="forbid"):
+    text: str = ""
+
+
 class _Model(BaseModel, extra="forbid"):
     n: int = Field(1, ge=1, le=9)
     x: float = Field(1.0, gt=0)
@@ -38,6 +43,7 @@ class _Model(BaseModel, extra="forbid"):
     flag: bool = True
     table: dict[str, int] = {}
     kind: Literal["a", "b"] = "a"
+    parts: tuple[str | _Part, ...] = ()
 
 
 @pytest.mark.parametrize(
@@ -58,6 +64,12 @@ def test_problems_are_told_in_plain_words(field: str, value: Any, problem: str) 
     with pytest.raises(Fault) as raised:
         read_json(_Model, {field: value})
     assert raised.value.problem == problem
+
+
+def test_an_unknown_key_inside_a_list_is_named() -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        validated(_Model, {"parts": [{"title": "x"}]}, "body")
+    assert str(raised.value) == "[body.parts] unknown field [title]"
 
 
 @given(st.text())

@@ -46,7 +46,7 @@ def best_passages(hit: Mapping[str, Any], fields: Sequence[str], count: int, cha
 
     Args:
         hit: A hit with the details of its method and, if there are token vectors, passages.
-        fields: The text fields.
+        fields: The text fields to quote from.
         count: The greatest number of passages.
         characters: Characters of all passages together.
     """
@@ -54,6 +54,8 @@ def best_passages(hit: Mapping[str, Any], fields: Sequence[str], count: int, cha
     given: list[Mapping[str, Any]] = [detail] if "start" in detail else []  # the method's own evidence comes first
     shown: list[Excerpt] = []
     for one in [*given, *detail.get("passages", ())]:
+        if one["field"] not in fields:
+            continue
         text = text_of(source, one["field"])
         passage = around(one["field"], text, one["start"], one["end"], max(1, characters // count))
         if passage.text and not any(_overlap(passage, other) for other in shown):

@@ -1,6 +1,6 @@
 """Fields of an index that an agent filters by, and the check that a filter names existing ones."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -48,12 +48,16 @@ class FilterField(BaseModel):
     examples: list[str] = Field(description="Frequent values in a sample.")
 
 
-async def filter_fields(gateway: EngineClient, index: str) -> list[FilterField]:
-    """Return fields of an index to filter by, with frequent values."""
+async def filter_fields(gateway: EngineClient, index: str, text_fields: Sequence[str]) -> list[FilterField]:
+    """Return fields of an index to filter by, with frequent values; not those with the whole of a text."""
+    whole_texts = tuple(f"{name}." for name in text_fields)
     types = {
         name: min(kinds)
         for name, kinds in sorted((await _fields(gateway, index)).items())
-        if kinds.keys() <= _FILTERED_TYPES and name.partition(".")[0] != ROOT and not name.startswith("_")
+        if kinds.keys() <= _FILTERED_TYPES
+        and name.partition(".")[0] != ROOT
+        and name not in text_fields
+        and not name.startswith(("_", *whole_texts))
     }
     shown = dict(list(types.items())[:_MAX_FIELDS])
     terms = {"size": _MAX_EXAMPLES, "execution_hint": "map"}
@@ -63,14 +67,15 @@ async def filter_fields(gateway: EngineClient, index: str) -> list[FilterField]:
     answer = await gateway.json("POST", path, body=body, failing=f"values of [{index}] could not be read")
     sample = (answer.get("aggregations") or {}).get("sample", {})
     return [
-        FilterField(name=name, type=kind, examples=list(_values(sample.get(str(place), {}))))
+        FilterField(name=name, type=kind, examples=[value for value, _ in value_counts(sample.get(str(place), {}))])
         for place, (name, kind) in enumerate(shown.items())
     ]
 
 
-async def require_fields(gateway: EngineClient, index: str, filters: Any, text_fields: list[str] | None) -> None:
-    """Refuse a field of a filter or of a search that the index does not have: a search would find nothing by it."""
-    named = [("filter", name) for name in _named(filters)] + [("fields", name) for name in text_fields or ()]
+async def require_fields(gateway: EngineClient, index: str, filters: Any, **fields: Sequence[str]) -> None:
+    """Refuse a field of a filter or of another argument that the index does not have: nothing would be found by it."""
+    named = [("filter", name) for name in _named(filters)]
+    named += [(argument, name) for argument, names in fields.items() for name in names]
     if not named:
         return
     known = await _fields(gateway, index)
@@ -80,6 +85,12 @@ async def require_fields(gateway: EngineClient, index: str, filters: Any, text_f
             continue
         usable = [each for each in known if not each.startswith("_") and each.partition(".")[0] != ROOT]
         raise InvalidRequest(f"[{argument}] index [{index}] has no field [{name}]{did_you_mean(name, usable)}")
+
+
+def value_counts(terms: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the values in an aggregation `terms` with their numbers of documents, most frequent first."""
+    for bucket in terms.get("buckets", ()):
+        yield str(bucket.get("key_as_string", bucket["key"])), bucket["doc_count"]
 
 
 async def _fields(gateway: EngineClient, index: str) -> Mapping[str, Mapping[str, Any]]:
@@ -107,7 +118,3 @@ def _named(query: Any) -> Iterator[str]:
             inner = clause.get(part)
             for one in inner if isinstance(inner, list) else [inner]:
                 yield from _named(one)
-
-
-def _values(terms: Mapping[str, Any]) -> Iterator[str]:
-    return (str(bucket.get("key_as_string", bucket["key"])) for bucket in terms.get("buckets", ()))

@@ -25,7 +25,10 @@ class IndexInfo(BaseModel):
     name: str
     aliases: list[str] = Field(description="Further names of it, perhaps together with other indices.")
     documents: int = Field(description="Number of documents.")
-    encoded: float = Field(description="Share of the documents that have vectors, 0 to 1; the others rank by words.")
+    encoded: float = Field(
+        description="Share of the documents that have vectors, 0 to 1; the others rank by words. Too great if the user "
+        "may not see all documents."
+    )
     text_fields: list[str] = Field(description="Fields that a search looks into.")
     filter_fields: list[FilterField] | None = Field(
         description=f"Fields to filter by; null if more than {MAX_WITH_FIELDS} indices are listed: name an index."
@@ -41,7 +44,9 @@ async def indices_with_features(gateway: EngineClient, target: str) -> list[Inde
     with_fields = names if len(names) <= MAX_WITH_FIELDS else []
     counts, fields = await asyncio.gather(
         _counts(gateway, sorted({*names, *(one.holder for one in features.values())})),
-        asyncio.gather(*(filter_fields(gateway, name) for name in with_fields)),
+        asyncio.gather(
+            *(filter_fields(gateway, name, features[name].meta.get("text_fields", ())) for name in with_fields)
+        ),
     )
     fields_of = dict(zip(with_fields, fields, strict=True))
     listed = []

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from es_ttc import __version__
 from es_ttc.agents.excerpts import CHARACTERS_PER_TOKEN, Excerpt, best_passages, excerpt, text_of
-from es_ttc.agents.filters import require_fields
+from es_ttc.agents.filters import require_fields, value_counts
 from es_ttc.agents.indices import IndexInfo, indices_with_features, text_fields_of
 from es_ttc.common.validation import first_error
 from es_ttc.errors import EsTtcError, InvalidRequest
@@ -30,7 +30,10 @@ from es_ttc.settings import GatewaySettings
 AGENT_WINDOW = 100
 MAX_HITS = 50
 MAX_TOKENS = 20_000
+MAX_QUESTIONS = 15
+_MAX_FACET_VALUES = 10
 _TITLE_CHARACTERS = 100
+_IN_TITLES = 2  # passages that may lie in a title, which is shown anyway
 _MAX_VALUE = 200  # characters of a value that is shown beside the texts of a document
 _MAX_PASSAGE = 800  # characters of the passages of a hit, where the budget has room for more
 _READ_ONLY = ToolAnnotations(readOnlyHint=True, openWorldHint=False)
@@ -66,6 +69,7 @@ class SearchResult(BaseModel):
     reason: str | None = Field(description="Why the method was not applied.")
     total: int | None
     nothing_here: str | None = Field(description="Why there is no document: none is relevant enough.")
+    facets: dict[str, dict[str, int]] = Field(description="By field, its most frequent values and their documents.")
     hits: list[FoundDocument]
 
 
@@ -123,9 +127,16 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         context: Context,
         index: Annotated[str, Field(description="Name of an index or alias.")],
         query: Annotated[str, Field(description="What to look for, in plain words.")],
+        questions: Annotated[
+            list[str] | None,
+            Field(max_length=MAX_QUESTIONS, description="Further questions: a document counts by its best one."),
+        ] = None,
         size: Annotated[int, Field(ge=1, le=MAX_HITS, description="Number of documents.")] = 10,
         method: Annotated[str, Field(description="Ranking method.")] = "blend",
         fields: Annotated[list[str] | None, Field(description="Text fields; default: those of the index.")] = None,
+        facets: Annotated[
+            list[str] | None, Field(description="Fields whose most frequent values are counted, see list_indices.")
+        ] = None,
         filter: Annotated[  # noqa: A002 - the engines' own word
             dict[str, Any] | None,
             Field(description='A query that documents must match, e.g. {"term": {"lang": "en"}}.'),
@@ -140,9 +151,11 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         """Search an index; each hit has the passages that match best, and its relevance if the index has one."""
         with _readable_errors():
             requests = gateway(context)
-            await require_fields(requests, index, filter, fields)
+            await require_fields(requests, index, filter, fields=fields or (), facets=facets or ())
             names = fields or await text_fields_of(requests, index)
-            answer = await _rank(requests, index, query, method, size, names, filter, min_relevance, passages)
+            body = _body([query, *(questions or ())], method, size, names, filter, min_relevance, passages)
+            counted = {name: {"terms": {"field": name, "size": _MAX_FACET_VALUES}} for name in facets or ()}
+            answer = await _search(requests, index, body | ({"aggs": counted} if counted else {}))
             summary = answer.get("ttc") or {}
             hits = answer["hits"]["hits"]
             characters = max_tokens * CHARACTERS_PER_TOKEN // max(1, len(hits))
@@ -151,6 +164,7 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
                 reason=summary.get("reason"),
                 total=(answer["hits"].get("total") or {}).get("value"),
                 nothing_here=_nothing_here(summary),
+                facets={name: dict(value_counts(found)) for name, found in answer.get("aggregations", {}).items()},
                 hits=[_document(hit, names, passages, characters) for hit in hits],
             )
 
@@ -166,7 +180,7 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         """Read a document: all of it, the text around a passage, or the text after an excerpt, within a budget."""
         with _readable_errors():
             requests = gateway(context)
-            await require_fields(requests, index, None, None if field is None else [field])
+            await require_fields(requests, index, None, field=() if field is None else (field,))
             names = await text_fields_of(requests, index) if field is None else [field]
             if start and len(names) > 1:
                 raise InvalidRequest(f"[start] needs [field], one of [{', '.join(names)}]")
@@ -190,7 +204,8 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         with _readable_errors():
             requests = gateway(context)
             names = await text_fields_of(requests, index)
-            alone = await _rank(requests, index, query, method, 1, names, {"ids": {"values": [id]}}, passages=1)
+            only = {"ids": {"values": [id]}}
+            alone = await _search(requests, index, _body([query], method, 1, names, only, None, 1))
             search = {"query": matching(query, names), "rescore": {"ttc": {"method": method, "query_text": query}}}
             body = {"index": index, "id": id, "search": search}
             what = "the document could not be explained"
@@ -222,30 +237,30 @@ class _Server(MCPServer[Any]):
             raise
 
 
-async def _rank(
-    gateway: EngineClient,
-    index: str,
-    query: str,
+def _body(
+    texts: Sequence[str],
     method: str,
     size: int,
     fields: Sequence[str],
     filters: Mapping[str, Any] | None,
-    min_relevance: float | None = None,
-    passages: int = 0,
+    min_relevance: float | None,
+    passages: int,
 ) -> dict[str, Any]:
-    match = matching(query, fields)
+    """Return the body of a search for one or more texts."""
+    matches = [matching(text, fields) for text in texts]
+    match = matches[0] if len(matches) == 1 else {"dis_max": {"queries": matches}}
+    read = min(MAX_PASSAGES, passages + _IN_TITLES)
     # With a bound, hits of the engine's own ranking would be taken for relevant ones.
     least = {} if min_relevance is None else {"min_relevance": min_relevance, "on_error": "fail"}
-    body = {
+    return {
         "query": match if filters is None else {"bool": {"must": [match], "filter": [filters]}},
         "size": size,
         "_source": [*fields],
         "rescore": {
             "window_size": max(size, AGENT_WINDOW),
-            "ttc": {"method": method, "query_text": query, "detail": True, "passages": passages, **least},
+            "ttc": {"method": method, "query_texts": [*texts], "detail": True, "passages": read, **least},
         },
     }
-    return await _search(gateway, index, body)
 
 
 async def _search(gateway: EngineClient, index: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,17 +280,19 @@ def _nothing_here(summary: Mapping[str, Any]) -> str | None:
 
 def _document(hit: Mapping[str, Any], fields: Sequence[str], passages: int, characters: int) -> FoundDocument:
     """Return a hit with its title and passages, which have a number of characters together."""
-    title = ""
+    title, quoted = "", fields
     if len(fields) > 1:
         first = text_of(hit.get("_source") or {}, fields[0])
         title = excerpt(fields[0], first, 0, min(_TITLE_CHARACTERS, characters // 3)).text
+        if len(title) == len(first):
+            quoted = fields[1:]
     return FoundDocument(
         index=hit["_index"],
         id=hit["_id"],
         score=hit.get("_score"),
         relevance=(hit.get("_ttc") or {}).get("relevance"),
         title=title or None,
-        passages=best_passages(hit, fields, passages, min(_MAX_PASSAGE * passages, characters - len(title))),
+        passages=best_passages(hit, quoted, passages, min(_MAX_PASSAGE * passages, characters - len(title))),
     )
 
 

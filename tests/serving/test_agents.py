@@ -31,13 +31,13 @@ on_both_engines = pytest.mark.parametrize("engine_url", ["opensearch", "elastics
 COMMAND = ["-m", "es_ttc", "mcp"]
 
 
-def agent_of(gateway: str) -> "Client":
+def agent_of(gateway: str, **credentials: Any) -> "Client":
     """The SDK's client of the tools for a gateway. The SDK takes seconds to import."""
     from mcp import Client
 
     from es_ttc.agents import make_server
 
-    return Client(make_server(GatewaySettings(engine=gateway), forwards=False))
+    return Client(make_server(GatewaySettings(engine=gateway, **credentials), forwards=False))
 
 
 async def ask(client: "Client", tool: str, **arguments: Any) -> Any:
@@ -80,7 +80,7 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         assert index == {"name": stack.index, **expected}
         assert fields["group.keyword"]["type"] == "keyword"
         assert set(fields["group.keyword"]["examples"]) < {f"g{number}" for number in range(7)}
-        assert {"number", "kind.keyword"} < set(fields)
+        assert set(fields) == {"number", "kind.keyword", "group.keyword"}
         assert "spectral" in (await ask(client, "list_methods"))["methods"]
 
         found = await ask(client, "search", index=stack.index, query="a cat drinks milk", size=3)
@@ -88,11 +88,17 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         best = found["hits"][0]
         [passage] = best["passages"]
         assert "drinks milk" in passage["text"]
-        assert best["title"]
+        assert (best["title"], passage["field"]) == (by_id(best["id"])["title"], "text")
 
         term = {"bool": {"filter": [{"term": {"group.keyword": "g3"}}]}}
-        filtered = await ask(client, "search", index=stack.index, query="a cat drinks milk", size=50, filter=term)
+        asked = {"index": stack.index, "query": "a cat drinks milk", "size": 50, "filter": term}
+        filtered = await ask(client, "search", **asked, facets=["group.keyword"])
         assert {int(hit["id"][1:]) % 7 for hit in filtered["hits"]} == {3}
+        assert filtered["facets"] == {"group.keyword": {"g3": len(filtered["hits"])}}
+        two = {"query": "drinks milk", "questions": ["sings before rain"], "size": 24}  # 12 documents each
+        both = await ask(client, "search", index=stack.index, **two)
+        shown = [passage["text"] for hit in both["hits"] for passage in hit["passages"]]
+        assert all(any(part in text for text in shown) for part in ("drinks milk", "sings before rain"))
 
         why = await ask(client, "explain", index=stack.index, query="a cat drinks milk", id=best["id"])
         assert why["rank"] == 1
@@ -118,6 +124,8 @@ async def test_attached_indices_are_found_by_their_names_and_by_an_alias(
             lines = [line for one in corpus()[:30] for line in ({"index": {"_id": one.pop("_id")}}, one)]
             call(stack.engine, "POST", f"/{name}/_bulk?refresh=true", lines)
             await attached(stack.engine, name, replace(stack.spec, encoder=own.identity), own)
+        unfinished = {"_meta": {"ttc": {"source": index_name, "text_fields": ["other"]}}}
+        call(stack.engine, "PUT", f"/ttc-0123abcd-{index_name}", {"mappings": unfinished})
         call(stack.engine, "PUT", f"/{index_name}/_alias/{alias}")
         call(stack.engine, "PUT", f"/{index_name}/_doc/late?refresh=true", {"text": "A cow."})
         known = {"another": other_encoder}
@@ -186,6 +194,7 @@ async def test_agent_invalid_calls_are_refused_with_the_reason(stack: SearchStac
             ("filter", {"bool": {"must": [{"range": {"numbr": {"gt": 3}}}]}}),
             ("filter", {"exists": {"field": "numbr"}}),
             ("fields", ["numbr"]),
+            ("facets", ["numbr"]),
         ]
         for argument, value in misspelt:
             said = await ask(client, "search", index=stack.index, query="x", **{argument: value})

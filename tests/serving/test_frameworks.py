@@ -196,7 +196,7 @@ def test_openais_client_gets_the_vectors_of_ingest(
 def test_coheres_clients_get_the_scores_of_the_endpoint(
     gateway_alone: str, frameworks: Callable[[str], Framework], version: int
 ) -> None:
-    model, query, texts = "maxsim", "who gives milk", list(TEXTS.values())
+    model, query, texts = "rerank-v3.5", "who gives milk", list(TEXTS.values())
     asked = {"model": model, "query": query, "documents": texts}
     expected = call(gateway_alone, "POST", "/_ttc/rerank", asked).json()["results"]
     found = frameworks("cohere").call(

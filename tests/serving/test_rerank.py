@@ -166,6 +166,38 @@ def test_the_form_of_text_embeddings_inference(gateway: str) -> None:
     assert (reply.status, "[rerank.texts]" in reply.reason) == (400, True), reply.body
 
 
+AS_OBJECTS = [{"title": "", "body": text, "url": f"http://x/{place}"} for place, text in enumerate(TEXTS)]
+BODIES: dict[str, dict[str, Any]] = {
+    "Cohere v1": {"documents": AS_OBJECTS, "rank_fields": ["title", "body"], "max_chunks_per_doc": 10},
+    "Cohere v2": {"documents": TEXTS, "top_n": 4, "max_tokens_per_doc": 4096, "priority": 0},
+    "Jina": {"documents": [{"text": text} for text in TEXTS], "top_n": None, "truncation": True},
+    "TEI": {"texts": TEXTS, "raw_scores": False, "truncate": True, "truncation_direction": "Right"},
+    "Elasticsearch's hugging_face": {"texts": TEXTS, "return_text": True, "top_n": 4},
+}
+
+
+@pytest.mark.parametrize("client", BODIES)
+def test_a_model_of_any_other_name_ranks_by_blend(gateway: str, client: str) -> None:
+    """In the body that each client sends, also where only words tell texts apart."""
+    name = {"model": "BAAI/bge-reranker-v2-m3", "query": "Which cat drinks milk?"}
+    answer = call(gateway, "POST", "/_ttc/rerank", BODIES[client] | name).json()
+    found = answer if isinstance(answer, list) else answer["results"]
+    scores = {one["index"]: one.get("score", one.get("relevance_score")) for one in found}
+    assert scores == scores_of(rerank(gateway, query=name["query"], model="blend"))
+    assert next(iter(scores)) == 1
+    if isinstance(answer, dict):
+        assert (answer["model"], answer["ttc"], "usage" in answer) == (name["model"], {"method": "blend"}, True)
+
+
+def test_blend_reads_the_words_of_texts(gateway: str) -> None:
+    texts = [f"Part {number} of the engine, made of steel." for number in ("AX-1170", "AX-1171", "AX-1172", "AX-1173")]
+    scores = scores_of(rerank(gateway, query="AX-1172", documents=texts, model="rerank-v3.5"))
+    assert next(iter(scores)) == 2
+    assert scores[2] > max(score for place, score in scores.items() if place != 2) + 0.3
+    kept = rerank(gateway, documents=AS_OBJECTS, rank_fields=["body"], return_documents=True).json()["results"]
+    assert all(one["document"] == AS_OBJECTS[one["index"]] for one in kept)
+
+
 def test_names_of_models_may_be_those_that_clients_send(encoder: Encoder) -> None:
     with gateway_to(NOWHERE, encoder, model_names={"rerank-v3.5": "dense"}, rerank_timeout_ms=60_000) as url:
         assert scores_of(rerank(url, model="rerank-v3.5")) == scores_of(rerank(url, model="dense"))

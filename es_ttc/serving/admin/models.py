@@ -4,8 +4,8 @@ OpenSearch's ml-commons (a remote model behind a connector) and Elasticsearch's 
 query and the texts of their own first pass, and expect an index and a score for each. The gateway's first encoder
 encodes the texts at query time, so every search encodes its whole window: an index with stored features is much faster.
 Rerank requests have the form of Cohere (v1 and v2) and Jina (`documents`), or that of Hugging Face's
-text-embeddings-inference (`texts`). What these clients send and the gateway has no use for is accepted; an unknown key
-is an error. Embeddings have OpenAI's form.
+text-embeddings-inference (`texts`). What these clients send and the gateway has no use for is accepted, and so is the
+name of any model; an unknown key is an error. Embeddings have OpenAI's form.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import base64
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from es_ttc.common.validation import did_you_mean, validated
+from es_ttc.common.validation import did_you_mean, nearest, shown, validated
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import DeadlineExceeded, InvalidRequest, MissingFeature, NotSignedIn
 from es_ttc.reranking.rerankers import Passage, PointwiseCalls
@@ -29,11 +30,13 @@ from es_ttc.reranking.strategies.methods import AUTO, MSMARCO_MINILM
 from es_ttc.rescorers import registry
 from es_ttc.rescorers.base import Feature, Window
 from es_ttc.rescorers.blend.normalise import logistic
+from es_ttc.rescorers.programs.primitives.lexical import bm25
 from es_ttc.serving.admin.endpoint import EndpointRunner, carries_one_of, json_object, received
 from es_ttc.serving.features.scores import Method, Timings
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.raw_request import MAX_BODY, RawRequest
 from es_ttc.serving.request.response import shortest
+from es_ttc.serving.request.section import DEFAULT_METHOD
 from es_ttc.vectors.tokens import Float32, TokenVectors
 
 MAX_CHARACTERS = 100_000
@@ -43,7 +46,15 @@ MAX_TEXTS = 2048
 _RERANK, _EMBEDDINGS = "rerank", "embeddings"
 _AT_ONCE = 16
 _MAX_TOKENS = 1024
-_AVAILABLE = frozenset({Feature.POOLED, Feature.REVERSED, Feature.TOKENS, Feature.QUERY_TOKENS})
+_PARAMS: Mapping[str, Mapping[str, Any]] = {
+    "blend": {"signals": {"lexical": 0.5, "dense": 0.5, "spectral": 1.0, "late_interaction": 1.0}}
+}
+"""Parameters of methods: how rare a word is, is counted among the texts alone, so words have half of their weight.
+
+nDCG@10 of 80 queries over 50 texts, with half the weight, the whole weight, and by spectral alone: .362, .350 and .356
+on what BM25 finds in Cranfield, .373, .354 and .344 on the nearest texts there, .515, .516 and .492 on NPL.
+"""
+_AVAILABLE = frozenset({Feature.FIRST_PASS, Feature.POOLED, Feature.REVERSED, Feature.TOKENS, Feature.QUERY_TOKENS})
 _QUERIES = frozenset({"query", "search_query"})
 _UNUSED = frozenset(
     {
@@ -61,14 +72,6 @@ def _with_unused(schema: dict[str, Any]) -> None:
     schema["properties"] |= {key: {"description": "Accepted, not used."} for key in sorted(_UNUSED)}
 
 
-class RerankDocument(BaseModel):
-    """A text as an object."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    text: str = Field(max_length=MAX_CHARACTERS, description="The text.")
-
-
 class _Texts(BaseModel):
     """A query and texts; `field` is the key of the texts."""
 
@@ -76,45 +79,62 @@ class _Texts(BaseModel):
 
     field: ClassVar[str]
     query: str = Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S", description="The query's text.")
+    model: str = Field(
+        AUTO,
+        min_length=1,
+        max_length=1000,
+        description="Name of the method, or `msmarco-minilm`. Any other model's name means `blend`. `auto`: "
+        "`msmarco-minilm` where es-ttc[cross-encoder] is installed, else `blend`.",
+    )
+    top_n: int | None = Field(None, ge=1, description="Results that are returned, the best ones; all where left out.")
 
 
 class RerankRequest(_Texts):
     """A rerank request in Cohere's and Jina's form."""
 
     field: ClassVar[str] = "documents"
-    documents: tuple[str | RerankDocument, ...] = Field(
-        min_length=1, description='The texts to be scored, each a string or {"text": ...}.'
+    documents: tuple[str | dict[str, Any], ...] = Field(
+        min_length=1, description='The texts to be scored, each a string or {"text": ...}, perhaps with other keys.'
     )
-    top_n: int | None = Field(None, ge=1, description="Results that are returned, the best ones; all where left out.")
-    return_documents: bool = Field(False, description="Whether a result holds its text again.")
-    model: str = Field(
-        AUTO,
-        min_length=1,
-        max_length=100,
-        description="Name of the method, or `msmarco-minilm`. `auto`: the latter where es-ttc[cross-encoder] is "
-        "installed, else `spectral`.",
+    rank_fields: tuple[str, ...] = Field(
+        ("text",), min_length=1, description="Keys of documents whose values are the text, joined by a space."
     )
+    return_documents: bool = Field(False, description="Whether a result holds its document again.")
 
-    @property
+    @cached_property
     def passages(self) -> list[str]:
         """The texts, in the order of the request."""
-        return [document if isinstance(document, str) else document.text for document in self.documents]
+        return [self._text(place, document) for place, document in enumerate(self.documents)]
 
-    def answer(self, scores: Float32) -> dict[str, object]:
+    def _text(self, place: int, document: str | dict[str, Any]) -> str:
+        if isinstance(document, str):
+            return document
+        texts = [value for key in self.rank_fields if (value := document.get(key)) is not None]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise InvalidRequest(
+                f"[{_RERANK}.documents] {place} is {shown(document)}: it must be a string, or an object with a text in "
+                f"[{', '.join(self.rank_fields)}]"
+            )
+        return " ".join(texts)
+
+    def answer(self, scores: Float32, method: str) -> dict[str, object]:
         """Return the best results, best first."""
         results: list[dict[str, object]] = []
-        texts = self.passages
         for place in _best_first(scores)[: self.top_n]:
             result: dict[str, object] = {"index": place, "relevance_score": shortest(scores[place])}
-            results.append(result | {"document": {"text": texts[place]}} if self.return_documents else result)
-        return {"id": str(uuid.uuid4()), "model": self.model, "results": results}
+            if self.return_documents:
+                document = self.documents[place]
+                result["document"] = {"text": document} if isinstance(document, str) else document
+            results.append(result)
+        usage = {"total_tokens": 0}  # nothing is charged
+        named = {"id": str(uuid.uuid4()), "model": self.model, "ttc": {"method": method}}
+        return {**named, "usage": usage, "results": results}
 
 
 class TextsRequest(_Texts):
     """A rerank request in the form of text-embeddings-inference."""
 
     field: ClassVar[str] = "texts"
-    model: ClassVar[str] = AUTO  # this form names none
     texts: tuple[str, ...] = Field(min_length=1, description="The texts to be scored.")
     raw_scores: bool = Field(False, description="Accepted; scores are the method's own either way.")
     return_text: bool = Field(False, description="Whether a result holds its text again.")
@@ -124,10 +144,10 @@ class TextsRequest(_Texts):
         """The texts, in the order of the request."""
         return list(self.texts)
 
-    def answer(self, scores: Float32) -> list[dict[str, object]]:
-        """Return all results, best first."""
+    def answer(self, scores: Float32, method: str) -> list[dict[str, object]]:  # noqa: ARG002
+        """Return the best results, best first; this form has no room for the method."""
         results: list[dict[str, object]] = []
-        for place in _best_first(scores):
+        for place in _best_first(scores)[: self.top_n]:
             result: dict[str, object] = {"index": place, "score": shortest(scores[place])}
             results.append(result | {"text": self.texts[place]} if self.return_text else result)
         return results
@@ -188,13 +208,13 @@ class ModelServer:
                 f"[{self._settings.max_window}], the gateway's limit (max_window)"
             )
         _require_short(asked.passages, f"{_RERANK}.{asked.field}")
-        name = self._settings.model_names.get(asked.model, asked.model)
-        if name == AUTO:
-            name = MSMARCO_MINILM if MSMARCO_MINILM in self._gateway.rerankers.names else "spectral"
+        name = self._method_name(asked.model)
         if name == MSMARCO_MINILM:
-            return asked.answer(await self._cross_encoded(asked.query, asked.passages))
+            return asked.answer(await self._cross_encoded(asked.query, asked.passages), name)
         rescorer = registry.load(name)
-        method = Method(rescorer, registry.parse_params(rescorer, {}, self._gateway.served), detail=False)
+        method = Method(
+            rescorer, registry.parse_params(rescorer, _PARAMS.get(name, {}), self._gateway.served), detail=False
+        )
         lacking = {*(rescorer.needs(method.params) - _AVAILABLE), *method.fields}
         if lacking:
             raise MissingFeature(
@@ -209,7 +229,16 @@ class ModelServer:
                 f"[{len(asked.passages)}] texts took longer than {self._settings.rerank_timeout_ms:.0f} ms to encode "
                 "and score: send fewer or shorter ones, or raise rerank_timeout_ms"
             ) from None
-        return asked.answer(scores)
+        return asked.answer(scores, name)
+
+    def _method_name(self, model: str) -> str:
+        """Return the method that a model's name means."""
+        name = self._settings.model_names.get(model, model)
+        if name == AUTO:
+            return MSMARCO_MINILM if MSMARCO_MINILM in self._gateway.rerankers.names else DEFAULT_METHOD
+        if name == MSMARCO_MINILM or nearest(name, registry.names()):  # a misspelt method is an error that names it
+            return name
+        return DEFAULT_METHOD
 
     async def _cross_encoded(self, query: str, texts: Sequence[str]) -> Float32:
         """Return ``(n,)`` scores by the cross-encoder, in (0, 1)."""
@@ -226,7 +255,7 @@ class ModelServer:
         """Return ``(n,)`` scores for the response; 0 for a text without tokens."""
         encoder = await self._encoders.first()
         encoded = await self._encoders.encode(encoder, (query,), tokens=method.features.query_tokens)
-        with_tokens = Feature.TOKENS in method.features.needs
+        with_tokens = Feature.TOKENS in method.features.stored
         batches = await self._encoders.encode_texts(
             encoder, texts, role="document", tokens=with_tokens, max_tokens=_MAX_TOKENS
         )
@@ -237,10 +266,15 @@ class ModelServer:
         scores = np.zeros(len(texts), dtype=np.float32)
         places = np.flatnonzero(pooled.any(axis=1))
         if len(places):
+            by_words = np.zeros(len(places), dtype=np.float32)  # in place of a first pass
+            if Feature.FIRST_PASS in method.features.required:
+                by_words = await self._gateway.scoring.run(bm25, query, [texts[place] for place in places.tolist()])
+            order = np.argsort(-by_words, kind="stable")
+            places, by_words = places[order], by_words[order]
             matrices = [matrix for batch in batches for matrix in batch.tokens]
             window = Window(
                 ids=[str(place) for place in places],
-                first_pass=np.zeros(len(places), dtype=np.float32),
+                first_pass=by_words,
                 pooled=pooled[places],
                 tokens=[TokenVectors(matrices[place]) for place in places] if with_tokens else None,
                 reversed=None if as_queries is None else as_queries[places],
@@ -303,7 +337,7 @@ class ModelServer:
 
 def parse_rerank(body: Mapping[str, Any]) -> RerankRequest | TextsRequest:
     """Return a request in the form that its keys show, or raise an InvalidRequest."""
-    used = {key: value for key, value in body.items() if key not in _UNUSED}
+    used = {key: value for key, value in body.items() if key not in _UNUSED and value is not None}
     if "texts" in used and "documents" not in used:
         return validated(TextsRequest, used, _RERANK)
     return validated(RerankRequest, used, _RERANK)

@@ -31,6 +31,7 @@ from tests.serving.client import Reply, call
 from tests.serving.conftest import SearchStack
 from tests.serving.corpus import CATS, EVERYTHING, corpus, ttc_rescore
 from tests.serving.security.conftest import ANN, HIDDEN_FROM, INDEX, MAY_SEE, ROLES, api_key, settle
+from tests.serving.test_agents import agent_of, ask
 from tests.serving.writes.conftest import follow
 from tests.support.gateway import gateway_to
 from tests.support.llm import scripted_model_beside
@@ -129,6 +130,14 @@ def test_an_engine_whose_licence_lets_it_calls_us_as_its_reranker(secured: Searc
     }
     answer = settle(secured.engine, "/_inference/rerank/es-ttc", {"query": CATS, "input": texts})
     assert {result["index"]: result["relevance_score"] for result in answer["rerank"]} == pytest.approx(own)
+    hugging_face = {
+        "service": "hugging_face",
+        "service_settings": {"api_key": "none", "url": f"{secured.gateway}/_ttc/rerank"},
+    }
+    made = call(secured.engine, "PUT", "/_inference/rerank/tei", hugging_face, ADMIN)
+    assert made.status == 200, made.body
+    answer = settle(secured.engine, "/_inference/rerank/tei", {"query": CATS, "input": texts})
+    assert {result["index"]: result["relevance_score"] for result in answer["rerank"]} == pytest.approx(own)
     retriever = next(block for block in blocks if "retriever" in block)
     reranker = retriever["retriever"]["text_similarity_reranker"]
     reranker["retriever"]["standard"]["query"] = EVERYTHING
@@ -178,6 +187,31 @@ def test_a_side_index_is_read_in_the_callers_name_or_the_gateways_own(secured: S
                 assert set(first.ids) <= MAY_SEE
                 assert (first.ids, first.scores) == (second.ids, second.scores)
                 assert call(with_own, "POST", "/shop/_search", asked_for, {}).status == 401
+
+
+async def test_agents_list_search_and_read_what_their_user_may_see(secured: SearchStack, encoder: Encoder) -> None:
+    """Also a user without rights on side indices, of which the gateway reads then."""
+    as_admin = secured.engine.replace("//", f"//{SUPERUSER}:{PASSWORD}@")
+    await _attach_shop(as_admin, encoder)
+    names = {"own": [INDEX], "attached": ["shop", "ttc-*"], "without": ["shop"]}
+    with gateway_to(as_admin, encoder, side_index_auth="gateway") as gateway:
+        for kind, (index, *sides) in names.items():
+            rights = {"privileges": ["read", "view_index_metadata"]}
+            granted = [
+                {"names": [index], **rights, **ROLES["low_numbers"]},
+                *({"names": [one], **rights} for one in sides),
+            ]
+            key = api_key(secured.engine, {"all": {"indices": granted}})["authorization"].removeprefix("ApiKey ")
+            async with agent_of(gateway, api_key=key) as client:
+                listed = await ask(client, "list_indices")
+                assert [one["name"] for one in listed] == ([] if kind == "without" else [index])
+                assert all((one["documents"], one["encoded"]) == (HIDDEN_FROM, 1) for one in listed)
+                found = await ask(client, "search", index=index, query=CATS, size=50, fields=["title", "text"])
+                assert (found["ranked_by"], found["reason"]) == ("blend", None)
+                assert {hit["id"] for hit in found["hits"]} <= MAY_SEE
+                for one, seen in (("d3", True), (f"d{HIDDEN_FROM + 1}", False)):
+                    read = await ask(client, "read", index=index, id=one, field="text")
+                    assert (f"there is no document [{one}]" in read) is not seen
 
 
 def test_what_a_caller_does_not_find_is_not_encoded_on_demand(secured: SearchStack, encoder: Encoder) -> None:

@@ -5,6 +5,7 @@ written without spaces (Chinese, Japanese, Thai...) give one word a character, s
 """
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
 from typing import TypeVar
@@ -18,6 +19,8 @@ RARE = 0.02
 """Share of documents up to which a word counts as rare; a word of one document always does. B.6 names no threshold: on
 SciFact's train queries .005 to 1 give an nDCG@10 of .870 to .882 with CrossRoundRRF, without a trend that 80 queries
 could show (`benchmarks.programs_constants` at commit cf4207f0), so it is what the word says."""
+
+_K1, _B = 1.2, 0.75  # Lucene's defaults, which both engines keep
 
 T = TypeVar("T", bound=Hashable)
 
@@ -81,6 +84,19 @@ class LexicalIndex:
             for word, weight in own.items():
                 row[self._words.get(word, _NOWHERE)] += weight
         return result
+
+
+def bm25(query: str, texts: Sequence[str]) -> Float32:
+    """Return Lucene's BM25 of texts for a query, ``(n,)``; how rare a word is, is counted among the texts."""
+    counts = [Counter(words(text)) for text in texts]
+    lengths = np.array([own.total() for own in counts], np.float64)
+    saturation = _K1 * (1 - _B + _B * lengths / max(1.0, lengths.mean()))
+    scores = np.zeros(len(texts), np.float64)
+    for word in dict.fromkeys(words(query)):
+        frequency = np.array([own[word] for own in counts], np.float64)
+        holders = np.count_nonzero(frequency)
+        scores += np.log1p((len(texts) - holders + 0.5) / (holders + 0.5)) * frequency / (frequency + saturation)
+    return scores.astype(np.float32)
 
 
 _NOWHERE: NDArray[np.intp] = np.zeros(0, np.intp)
