@@ -290,9 +290,12 @@ class RescoredSearch:
         if not unknown:
             return assumed, ()
         if not {hit["_index"] for hit in unknown} <= {one.source for one in assumed}:
-            self._attached.require_ids(self._caller)
+            self._attached.examine(self._caller)
             raise _UnknownDocuments
-        answer = await self._further(response, named_hits(self._plan.body, unknown))
+        try:
+            answer = await self._further(response, named_hits(self._plan.body, unknown))
+        except (EngineRefusal, _LostShards):
+            raise _UnknownDocuments from None
         read: Sequence[dict[str, Any]] = answer["hits"]["hits"]
         if self._attached.name(unknown, assumed, read):
             raise _UnknownDocuments
