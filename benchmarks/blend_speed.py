@@ -131,6 +131,9 @@ def _report(url: str, gateways: Mapping[str, str], product: Product) -> None:
         "attached / own",
     )
     print(table(columns, _attached_and_own(url, gateways["warm"])))
+    print(
+        table((f"engine alone, {WINDOW} documents all over the index", "p50 ms", "p95 ms"), _with_and_without_ids(url))
+    )
     rows = []
     for what, address, body in (
         ("BM25, engine alone", url, query(0, rescore=False)),
@@ -184,6 +187,25 @@ def _attached_and_own(engine: str, through: str, repeat: int = 12) -> list[list[
             shown = [f"{p50:.1f} / {p95:.1f}" for p50, p95 in added.values()]
             rows.append([what, *shown, f"{added[ATTACHED][0] / added[INDEX][0]:.2f}"])
     return rows
+
+
+def _with_and_without_ids(engine: str, repeat: int = 12) -> list[list[str]]:
+    """Measure searches whose hits have ids, which are stored with the documents, and searches of doc values alone."""
+    parts: dict[str, dict[str, Any]] = {
+        "with ids": {"_source": False},
+        "without": {"stored_fields": "_none_", "docvalue_fields": ["_seq_no"]},
+    }
+    times: dict[str, list[float]] = {what: [] for what in parts}
+    with Client(engine) as plain:
+        for turn in range(repeat + 2):
+            for group in range(GROUPS):
+                for what, part in parts.items():
+                    body = orjson.dumps({"query": {"match": {"text": _word(group)}}, "size": WINDOW, **part})
+                    started = time.perf_counter()
+                    plain.search(body, ATTACHED)
+                    if turn > 1:
+                        times[what].append((time.perf_counter() - started) * 1000)
+    return [[what, *(f"{ms:.1f}" for ms in percentiles(values))] for what, values in times.items()]
 
 
 def _word(group: int) -> str:

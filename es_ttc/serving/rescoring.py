@@ -14,6 +14,7 @@ from es_ttc.serving.candidates.targets import TargetCache
 from es_ttc.serving.cascade import ItemRescoring, begin_items, rank_by_items
 from es_ttc.serving.engine import EngineRefusal, Refusal
 from es_ttc.serving.features.keys import are_identified
+from es_ttc.serving.features.known_marks import Attachment
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.load import CallerLoad
@@ -245,7 +246,7 @@ class RescoredSearch:
             await self._require_shards(response, response)
         elif response["_shards"]["failed"] or await self._lacks_ids(hits):
             raise _UnknownDocuments
-        named = await self._name(response) if bare and self._by_writes else ()
+        assumed, read = await self._name(response) if bare and self._by_writes else (frozenset(), ())
         began = time.perf_counter()
         if len(self._items) == 1:
             page = await self._items[0].rank(hits, first_pass_ms=ms, since=since)
@@ -254,9 +255,9 @@ class RescoredSearch:
         self._window = hits
         if bare and not are_identified(page.hits):
             raise _UnknownDocuments
-        if bare and not await self._attached.confirmed(self._by_writes, self._caller, since=began):
+        if not await self._attached.confirmed(assumed, self._caller, since=began):
             raise _UnknownDocuments
-        self._attached.put_names(named, self._by_writes)
+        self._attached.put_names(read, assumed)
         self._put(response, page)
         add_took(response, (time.perf_counter() - began) * 1000)
         lacking = page.hits if bare else page.candidates.among(page.hits)
@@ -280,19 +281,29 @@ class RescoredSearch:
             return False
         return await self._attached.needs_ids(hits, self._caller)
 
-    async def _name(self, response: dict[str, Any]) -> Sequence[dict[str, Any]]:
-        """Give bare hits of attached indices their ids, by their writes; return hits that were read for that."""
-        unknown = self._attached.name(response["hits"]["hits"], self._by_writes)
+    async def _name(self, response: dict[str, Any]) -> tuple[frozenset[Attachment], Sequence[dict[str, Any]]]:
+        """Give bare hits of attached indices their ids, by their writes.
+
+        Returns:
+            What is to be confirmed before the ids are used, and the hits that were read for writes that are not known.
+        """
+        hits = response["hits"]["hits"]
+        indices = {hit["_index"] for hit in hits}
+        assumed = frozenset(one for one in self._by_writes if one.source in indices)
+        unknown = self._attached.name(hits, assumed)
         if not unknown:
-            return ()
-        if not {hit["_index"] for hit in unknown} <= {one.source for one in self._by_writes}:
-            self._attached.require_ids(self._caller)
+            return assumed, ()
+        if not {hit["_index"] for hit in unknown} <= {one.source for one in assumed}:
+            self._attached.examine(self._caller)
             raise _UnknownDocuments
-        answer = await self._further(response, named_hits(self._plan.body, unknown))
+        try:
+            answer = await self._further(response, named_hits(self._plan.body, unknown))
+        except (EngineRefusal, _LostShards):
+            raise _UnknownDocuments from None
         read: Sequence[dict[str, Any]] = answer["hits"]["hits"]
-        if self._attached.name(unknown, self._by_writes, read):
+        if self._attached.name(unknown, assumed, read):
             raise _UnknownDocuments
-        return read
+        return assumed, read
 
     def _put(self, response: dict[str, Any], page: RankedPage) -> None:
         """Put a page's hits, greatest score and summary into a response."""

@@ -231,7 +231,8 @@ class _SideSearch:
         require_whole_answer(answer)
         hits = answer["hits"]["hits"]
         named = {document: hit for hit in hits if (document := document_of(hit)) is not None}
-        self._attached.put_found(side.name, search, [*named])
+        if not filters:
+            self._attached.put_found(side.name, search, [*named])
         await self._read_permitted(
             {document: hit for document, hit in named.items() if document not in self._permitted}
         )

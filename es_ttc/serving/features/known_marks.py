@@ -102,7 +102,7 @@ class KnownMarks:
 
     def put_found(self, side: str, search: Mapping[str, Any], documents: Sequence[RoutedId]) -> None:
         """Remember the documents that a search has found."""
-        self._found.put(_digest(side, search), documents, len(documents))
+        self._found.put(_digest(side, search), documents, 1 + len(documents))
 
     def _key(self, reader: Caller, source: str) -> bytes:
         return self._keys.of(reader.headers, source.encode(errors="replace"))

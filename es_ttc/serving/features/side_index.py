@@ -68,8 +68,8 @@ class FeatureLocator:
         indices = sorted({str(hits[place]["_index"]) for place in without})
         of_indices = await asyncio.gather(*(self._marks(index, [], caller) for index in indices))
         attached = frozenset(index for index, marks in zip(indices, of_indices, strict=True) if marks is not None)
-        if attached:
-            self._with_sides.put(caller.indices, attached)
+        if attached:  # hits of an index that is not attached can be named by ids only
+            self._with_sides.put(caller.indices, attached if len(attached) == len(indices) else frozenset())
         return bool(attached)
 
     def sources_by_writes(self, caller: Caller) -> frozenset[Attachment]:
@@ -114,9 +114,9 @@ class FeatureLocator:
             if seq_no is not None:
                 self._known.put_document(by_index[hit["_index"]], seq_no, RoutedId.of(hit))
 
-    def require_ids(self, caller: Caller) -> None:
-        """Note that hits of the caller's target need ids: some are of indices that are not attached."""
-        self._with_sides.put(caller.indices, frozenset())
+    def examine(self, caller: Caller) -> None:
+        """Let the next search find out anew which indices of the caller's target are attached."""
+        self._with_sides.drop(caller.indices)
 
     async def locate(
         self, hits: Sequence[Mapping[str, Any]], caller: Caller, *, assume: bool = False

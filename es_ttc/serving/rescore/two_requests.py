@@ -10,6 +10,7 @@ caller's request is sent as one.
 Where documents join, aggregations are requested over the union of what the query matches and what joins.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -97,11 +98,15 @@ def full_hits(
 
 def named_hits(body: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the request for the ids of bare hits, in indices of one shard each, by their sequence numbers."""
-    numbers = sorted({number for hit in hits for number in hit.get("fields", {}).get(SEQ_NO_FIELD, ())})
-    indices = sorted({hit["_index"] for hit in hits})
-    filters = [{"terms": {SEQ_NO_FIELD: numbers}}, {"terms": {"_index": indices}}]
-    asked = {"_source": False, "docvalue_fields": [SEQ_NO_FIELD], "size": len(numbers) * len(indices)}
-    return {**shared_parts(body), **asked, "query": {"bool": {"filter": filters}}, "track_total_hits": False}
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for hit in hits:
+        numbers[hit["_index"]] += hit.get("fields", {}).get(SEQ_NO_FIELD, ())
+    writes = [
+        {"bool": {"filter": [{"term": {"_index": index}}, {"terms": {SEQ_NO_FIELD: of_index}}]}}
+        for index, of_index in numbers.items()
+    ]
+    asked = {"_source": False, "docvalue_fields": [SEQ_NO_FIELD], "size": len(hits), "track_total_hits": False}
+    return {**shared_parts(body), **asked, "query": {"bool": {"filter": [{"bool": {"should": writes}}]}}}
 
 
 def by_further_keys(plan: SearchPlan, hits: Sequence[Mapping[str, Any]], filters: Sequence[Any]) -> dict[str, Any]:
