@@ -134,8 +134,9 @@ def _at(ordered: Sequence[float], share: float) -> float:
 
 def _mib(served: Gateway) -> str:
     """Return the memory of a gateway's processes; what they share is divided among them."""
-    process = psutil.Process(served.pid)
-    processes = [process, *process.children(recursive=True)]
+    answering = psutil.Process(served.pid)
+    first = answering.parent()
+    processes = [answering] if first is None or first.pid == os.getpid() else [first, *first.children()]
     return f"{sum(one.memory_full_info().pss for one in processes) / 2**20:.0f}"
 
 

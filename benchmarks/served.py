@@ -186,7 +186,10 @@ def gateway(engine: str, *, port: int = 0, folder: Path | None = None, **setting
     ) as process:
         try:
             url = _ready_url(process)
-            yield Gateway(url, psutil.Process(process.pid).children()[0].pid)
+            first = psutil.Process(process.pid)
+            yield Gateway(
+                url, next(iter(first.children()), first).pid
+            )  # an earlier version with one worker has no other
         finally:
             process.terminate()
 
