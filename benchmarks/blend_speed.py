@@ -168,9 +168,9 @@ def _attached_and_own(engine: str, through: str, repeat: int = 12) -> list[list[
             for turn in range(repeat + 2):
                 for group in range(GROUPS):
                     body = {"query": {"match": {"text": words(group)}}, "size": PAGE, "_source": False}
-                    ttc = {"query_text": QUERY, **section()}
-                    rescored = orjson.dumps(body | {"rescore": {"window_size": WINDOW, "ttc": ttc}})
                     for index in (ATTACHED, INDEX):
+                        ttc = {"query_text": QUERY, **section()}
+                        rescored = orjson.dumps(body | {"rescore": {"window_size": WINDOW, "ttc": ttc}})
                         started = time.perf_counter()
                         plain.search(orjson.dumps(body), index)
                         before = time.perf_counter()

@@ -289,11 +289,11 @@ class RescoredSearch:
         """
         hits = response["hits"]["hits"]
         indices = {hit["_index"] for hit in hits}
-        assumed = frozenset(one for one in self._by_writes if one.source in indices)
+        assumed = frozenset(attachment for attachment in self._by_writes if attachment.source in indices)
         unknown = self._attached.name(hits, assumed)
         if not unknown:
             return assumed, ()
-        if not {hit["_index"] for hit in unknown} <= {one.source for one in assumed}:
+        if not {hit["_index"] for hit in unknown} <= {attachment.source for attachment in assumed}:
             self._attached.examine(self._caller)
             raise _UnknownDocuments
         try:

@@ -224,20 +224,20 @@ class _SideSearch:
         search = {**body(count, filters), "stored_fields": "_none_", "docvalue_fields": [*fields]}
         [answer], _ = await asyncio.gather(
             self._target.searches.send_to_sides([(side.name, search)]),
-            self._search_documents(self._attached.found_before(side.name, search)),
+            self._search_documents(self._attached.last_nearest(side.name, search)),
         )
         if answer.get("status") in _INDEX_DELETED if "error" in answer else not answer["_shards"]["total"]:
             raise _replaced(side)
         require_whole_answer(answer)
         hits = answer["hits"]["hits"]
-        named = {document: hit for hit in hits if (document := document_of(hit)) is not None}
+        by_document = {document: hit for hit in hits if (document := document_of(hit)) is not None}
         if not filters:
-            self._attached.put_found(side.name, search, [*named])
+            self._attached.put_nearest(side.name, search, [*by_document])
         await self._read_permitted(
-            {document: hit for document, hit in named.items() if document not in self._permitted}
+            {document: hit for document, hit in by_document.items() if document not in self._permitted}
         )
-        cosines = cosines_of([hit.get("_score") for hit in named.values()])
-        permitted = [self._permitted[document] for document in named]
+        cosines = cosines_of([hit.get("_score") for hit in by_document.values()])
+        permitted = [self._permitted[document] for document in by_document]
         documents = [
             Neighbour(*document, cosine) for document, cosine in zip(permitted, cosines, strict=True) if document
         ]

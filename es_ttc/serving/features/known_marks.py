@@ -15,7 +15,7 @@ from es_ttc.serving.http import jsonio
 from es_ttc.serving.http.caller import Caller, CallerKeys
 
 _MAX_MARKS = 30_000  # of some 800 bytes each
-_MAX_FOUND = 30_000  # documents of all searches together
+_MAX_NEAREST = 30_000  # documents of all searches together
 _MAX_ATTACHMENTS = 1000
 _SECONDS = 60.0
 """Time after which a caller's right to read a side index is examined again."""
@@ -55,7 +55,7 @@ class KnownMarks:
         self._marks: LruCache[tuple[str, RoutedId], FeatureMark] = LruCache(_MAX_MARKS)
         self._documents: LruCache[tuple[str, int], RoutedId] = LruCache(_MAX_MARKS)
         self._confirmed: LruCache[Attachment, float] = LruCache(_MAX_ATTACHMENTS)
-        self._found: LruCache[bytes, Sequence[RoutedId]] = LruCache(_MAX_FOUND)
+        self._nearest: LruCache[bytes, Sequence[RoutedId]] = LruCache(_MAX_NEAREST)
 
     def attachment(self, reader: Caller, source: str) -> Attachment | None:
         """Return what a search with the same credentials has read of an index's attachment."""
@@ -96,13 +96,13 @@ class KnownMarks:
         """Note that a request that was sent at some moment has confirmed an attachment."""
         self._confirmed.put(attachment, at)
 
-    def found(self, side: str, search: Mapping[str, Any]) -> Sequence[RoutedId]:
+    def nearest(self, side: str, search: Mapping[str, Any]) -> Sequence[RoutedId]:
         """Return the documents that a search of a side index has last found; none if that is not known."""
-        return self._found.get(_digest(side, search)) or ()
+        return self._nearest.get(_digest(side, search)) or ()
 
-    def put_found(self, side: str, search: Mapping[str, Any], documents: Sequence[RoutedId]) -> None:
+    def put_nearest(self, side: str, search: Mapping[str, Any], documents: Sequence[RoutedId]) -> None:
         """Remember the documents that a search has found."""
-        self._found.put(_digest(side, search), documents, 1 + len(documents))
+        self._nearest.put(_digest(side, search), documents, 1 + len(documents))
 
     def _key(self, reader: Caller, source: str) -> bytes:
         return self._keys.of(reader.headers, source.encode(errors="replace"))

@@ -79,7 +79,7 @@ class FeatureLocator:
         """
         attached = self._with_sides.get(caller.indices) if caller.indices else None
         known = [self.known(index, caller) for index in attached or ()]
-        sources = frozenset(one for one in known if one is not None and one.one_shard)
+        sources = frozenset(source for source in known if source is not None and source.one_shard)
         return sources if len(sources) == len(known) else frozenset()
 
     def name(
@@ -92,7 +92,7 @@ class FeatureLocator:
 
         The ids hold if the sources are :meth:`confirmed` afterwards. ``read`` are hits with ids, named first.
         """
-        by_index = {one.source: one for one in sources}
+        by_index = {attachment.source: attachment for attachment in sources}
         ids = {(str(hit["_index"]), _seq_no(hit)): RoutedId.of(hit) for hit in read}
         unknown = []
         for place in own_keys(hits).without:
@@ -108,7 +108,7 @@ class FeatureLocator:
 
     def put_names(self, hits: Iterable[Mapping[str, Any]], sources: Iterable[Attachment]) -> None:
         """Remember the writes of hits with ids, of sources that were :meth:`confirmed` after their search."""
-        by_index = {one.source: one for one in sources}
+        by_index = {attachment.source: attachment for attachment in sources}
         for hit in hits:
             seq_no = _seq_no(hit)
             if seq_no is not None:
@@ -179,20 +179,20 @@ class FeatureLocator:
             return None if read is None else marks | read
         return marks
 
-    def found_before(self, side: str, search: Mapping[str, Any]) -> Sequence[RoutedId]:
+    def last_nearest(self, side: str, search: Mapping[str, Any]) -> Sequence[RoutedId]:
         """Return the documents of the source that the same search of a side index has last found."""
-        return self._known.found(side, search)
+        return self._known.nearest(side, search)
 
-    def put_found(self, side: str, search: Mapping[str, Any], documents: Sequence[RoutedId]) -> None:
+    def put_nearest(self, side: str, search: Mapping[str, Any], documents: Sequence[RoutedId]) -> None:
         """Remember the documents of the source that a search of a side index has found."""
-        self._known.put_found(side, search, documents)
+        self._known.put_nearest(side, search, documents)
 
     async def confirmed(self, assumed: Iterable[Attachment], caller: Caller, *, since: float) -> bool:
         """Return whether sources and side indices are still those that were assumed; those that are not are forgotten.
 
         ``since`` is `time.perf_counter` after the searches whose hits were compared: no UUID comes back.
         """
-        return all(await asyncio.gather(*(self._confirmed(one, caller, since) for one in assumed)))
+        return all(await asyncio.gather(*(self._confirmed(attachment, caller, since) for attachment in assumed)))
 
     async def _confirmed(self, assumed: Attachment, caller: Caller, since: float) -> bool:
         if self._known.is_confirmed(assumed, since):
@@ -307,7 +307,7 @@ class FeatureLocator:
         path, query_string = f"/{names}/_settings/{_UUID},{_SHARDS}".encode(), _FLAT
         form = {"*": {"settings": dict}}
         answer = await _or_none(index, engine.json("GET", path, query_string, failing=_FAILING, form=form))
-        return {name: one["settings"] for name, one in (answer or {}).items()}
+        return {name: described["settings"] for name, described in (answer or {}).items()}
 
     async def _put_if_same_text(
         self,
