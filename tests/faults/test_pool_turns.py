@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from es_ttc.common.long_steps import long_step
 from es_ttc.encoders.base import Encoder
 from es_ttc.errors import TooManyRequests
 from es_ttc.serving.pool import BoundedPool, slices, work_of
@@ -83,6 +85,30 @@ async def test_pool_stop_iteration_becomes_a_runtime_error(pool: BoundedPool) ->
 
     with pytest.raises(RuntimeError, match="StopIteration"):
         await asyncio.wait_for(pool.run(stops), 10)
+
+
+async def test_long_steps_leave_the_event_loop_to_others_between_them() -> None:
+    steps, most, done = [0], 0, 0
+
+    async def works() -> None:
+        nonlocal done
+        await long_step()
+        steps[-1] += 1
+        until = time.perf_counter() + 0.005
+        while time.perf_counter() < until:
+            pass
+        done += 1
+
+    tasks = [asyncio.create_task(works()) for _ in range(20)]
+    await asyncio.sleep(0)
+    tasks[10].cancel()  # it waits: the next one is not held up
+    while done < 19:
+        steps.append(0)
+        await asyncio.sleep(0)
+        most = max(most, steps[-1])
+    assert most <= 2
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.wait_for(long_step(), 1)
 
 
 def test_slices_hold_everything_once_and_no_more_than_they_may() -> None:
