@@ -3,17 +3,17 @@
 A search that would wait too long for its scores goes down a ladder: it does without token vectors, then also without
 candidates, and on the last rung the engine's own order is the answer. That is decided when the search begins. If all
 that are being answered were whole searches, scoring would take their number times the time that a unit of work has
-lately taken. If that is more than a part of the time for scoring, each search does as much less work.
+lately taken. If that is more than a part of the time for scoring, each search does as much less work. The work that has
+begun counts too: of many searches that come at once, the first ones are whole.
 
 Callers share what there is: a caller goes down as if all callers searched as much as it does.
 """
 
-import math
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,14 +32,26 @@ class Rung(StrEnum):
 _RUNGS = tuple(Rung)
 _WORK = (1.0, 0.5, 0.25, 0.1)
 """Processor time of gateway and engine on each rung, about, as a share of a blend's (docs/results/speed.md)."""
-_PART = 0.4
-"""Part of its time that scoring is to take on average; a search may take twice as long."""
+_WHOLE = (0.35, 0.7, 1.4, 1.4, 1.8, 4.5), (0, 1, 2, 2, 2, 3)
+"""By the share of its time that scoring would take if all searches were whole ones: how many rungs they go down.
+
+What they do then takes .35 of the time on average, and .45 before the first one is not scored.
+"""
+_AHEAD = (0.3, 0.45, 0.6, 0.8, 1.0), (0, 1, 2, 2, 3)
+"""The same by the share of its time that the work takes which has begun; for many searches that come at once."""
 _FEWEST = 4
 """Searches at a time that do not go down: they wait for the engine and other programs rather than for each other."""
 _NEWEST = 0.1
 """Weight of the newest search in the moving average."""
-_HALF_LIFE = 2.0
-"""Seconds after which what was measured counts half: where no search is scored any more, some will be again."""
+_FORGOTTEN = 0.002
+"""Share of what was measured that each search which is not scored takes away: without it, none might be again."""
+
+
+class Expected(NamedTuple):
+    """Seconds that scoring is expected to take: if all searches were whole ones, and for the work that has begun."""
+
+    whole: float
+    ahead: float
 
 
 class Load:
@@ -48,8 +60,7 @@ class Load:
     def __init__(self) -> None:
         self._searches: Counter[bytes] = Counter()
         self._work = 0.0  # of all of them; a blend's is 1
-        self._seconds = 0.0  # that a unit of work took when it was measured last
-        self._measured = 0.0
+        self._seconds = 0.0  # that a unit of work has lately taken
         self._rest = 0.0
 
     @contextmanager
@@ -72,28 +83,25 @@ class Load:
         """Count a search that begins."""
         self._searches[caller] += 1
         self._work += _WORK[_RUNGS.index(rung)]
+        if rung is Rung.FIRST_PASS:
+            self._seconds *= 1 - _FORGOTTEN
 
     def scored(self, seconds: float) -> None:
         """Note the time of a search until it was scored, or late, without the engine's for the first pass."""
         if self._searches.total() > _FEWEST:
-            known, self._measured = self._seconds_now, time.perf_counter()
-            self._seconds = known + _NEWEST * (seconds / self._work - known)
+            self._seconds += _NEWEST * (seconds / self._work - self._seconds)
 
-    @property
-    def _seconds_now(self) -> float:
-        halves = (time.perf_counter() - self._measured) / _HALF_LIFE
-        return self._seconds * math.exp2(-halves)
-
-    def expected(self, caller: bytes) -> float:
-        """Return the seconds that scoring would take for a caller without giving anything up; 0 for few searches."""
+    def expected(self, caller: bytes) -> Expected:
+        """Return the times of scoring for a caller; 0 for few searches."""
         searches = self._searches.total()
         if searches <= _FEWEST:
-            return 0.0
-        return self._seconds_now * min(searches, self._searches[caller] * len(self._searches))
+            return Expected(0.0, 0.0)
+        fair = min(searches, self._searches[caller] * len(self._searches))
+        return Expected(self._seconds * fair, self._seconds * self._work * fair / searches)
 
-    def rung(self, expected: float, seconds: float) -> Rung:
+    def rung(self, expected: Expected, seconds: float) -> Rung:
         """Return the rung of a search that has some seconds: between two, searches take one of them in turns."""
-        place = self._rest + rungs_down(expected / seconds if seconds > 0 else math.inf)
+        place = self._rest + rungs_down(expected, seconds)
         whole = min(int(place), len(_RUNGS) - 1)
         self._rest = min(place - whole, 1.0)
         return _RUNGS[whole]
@@ -110,7 +118,7 @@ class CallerLoad:
     def rung(self, seconds: float) -> tuple[Rung, float]:
         """Return the rung of a search that has some seconds for scoring, and how many it would take as a whole."""
         expected = self._load.expected(self._caller)
-        return self._load.rung(expected, seconds), expected
+        return self._load.rung(expected, seconds), expected.whole
 
     def begin(self, rung: Rung) -> None:
         """Count a search on a rung."""
@@ -118,7 +126,8 @@ class CallerLoad:
         self._load.begin(self._caller, rung)
 
 
-def rungs_down(share: float) -> float:
-    """Return how many rungs a search goes down, 0 to 3, by the share of its time that scoring would take as a whole."""
-    work = min(1.0, _PART / share) if share else 1.0
-    return float(np.interp(-work, [-one for one in _WORK], range(len(_WORK))))
+def rungs_down(expected: Expected, seconds: float) -> float:
+    """Return how many rungs a search goes down, 0 to 3, that has some seconds for scoring."""
+    if seconds <= 0:
+        return len(_RUNGS) - 1
+    return float(max(np.interp(expected.whole / seconds, *_WHOLE), np.interp(expected.ahead / seconds, *_AHEAD)))

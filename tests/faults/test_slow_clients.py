@@ -64,7 +64,7 @@ def test_rerank_bodies_that_do_not_come_take_no_place(gateway: str) -> None:
         for _ in range(20):
             exits.enter_context(connect(gateway)).sendall(head.encode())
         time.sleep(0.2)
-        reply = call(gateway, "POST", "/_ttc/rerank", {"query": "cat", "documents": ["cat"], "model": "no-such-method"})
+        reply = call(gateway, "POST", "/_ttc/rerank", {"query": "cat", "documents": ["cat"], "model": "spectrl"})
         assert reply.status == 400, reply.body
 
 
