@@ -1,13 +1,14 @@
 """The indices that a caller can search by meaning: their names, sizes and fields."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
 from es_ttc.agents.filters import FilterField, filter_fields
-from es_ttc.errors import InvalidRequest
+from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.spec import STATE
 from es_ttc.serving.engine import EngineClient
@@ -31,7 +32,8 @@ class IndexInfo(BaseModel):
     )
     text_fields: list[str] = Field(description="Fields that a search looks into.")
     filter_fields: list[FilterField] | None = Field(
-        description=f"Fields to filter by; null if more than {MAX_WITH_FIELDS} indices are listed: name an index."
+        description=f"Fields to filter by; null if more than {MAX_WITH_FIELDS} indices are listed (name an index), or if "
+        "the engine cannot count their values."
     )
 
 
@@ -44,9 +46,7 @@ async def indices_with_features(gateway: EngineClient, target: str) -> list[Inde
     with_fields = names if len(names) <= MAX_WITH_FIELDS else []
     counts, fields = await asyncio.gather(
         _counts(gateway, sorted({*names, *(one.holder for one in features.values())})),
-        asyncio.gather(
-            *(filter_fields(gateway, name, features[name].meta.get("text_fields", ())) for name in with_fields)
-        ),
+        asyncio.gather(*(_filter_fields(gateway, name, features[name].meta) for name in with_fields)),
     )
     fields_of = dict(zip(with_fields, fields, strict=True))
     listed = []
@@ -73,6 +73,14 @@ async def text_fields_of(gateway: EngineClient, index: str) -> list[str]:
     if not names:
         raise InvalidRequest(f"index [{index}] has no features: name the text [fields] to search")
     return [*names]
+
+
+async def _filter_fields(gateway: EngineClient, index: str, meta: Mapping[str, Any]) -> list[FilterField] | None:
+    """Return the fields to filter an index by; None if it is gone by now, or its values cannot be counted."""
+    try:
+        return await filter_fields(gateway, index, meta.get("text_fields", ()))
+    except EngineError:
+        return None
 
 
 async def _counts(gateway: EngineClient, indices: Sequence[str]) -> dict[str, tuple[int, int]]:

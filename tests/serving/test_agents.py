@@ -73,7 +73,9 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         assert {tool.name for tool in tools} == {"list_indices", "list_methods", "search", "read", "explain"}
         assert all(tool.annotations and tool.annotations.read_only_hint and tool.description for tool in tools)
 
-        assert stack.index in [one["name"] for one in await ask(client, "list_indices")]
+        listed = await ask(client, "list_indices")
+        assert isinstance(listed, list), listed
+        assert stack.index in [one["name"] for one in listed]
         [index] = await ask(client, "list_indices", index=stack.index)
         fields = {one.pop("name"): one for one in index.pop("filter_fields")}
         expected = {"documents": 60, "encoded": 1, "text_fields": ["title", "text"], "aliases": []}
