@@ -32,8 +32,8 @@ class IndexInfo(BaseModel):
     )
     text_fields: list[str] = Field(description="Fields that a search looks into.")
     filter_fields: list[FilterField] | None = Field(
-        description=f"Fields to filter by; null if more than {MAX_WITH_FIELDS} indices are listed (name an index), or if "
-        "the engine cannot count their values."
+        description=f"Fields to filter by; null if more than {MAX_WITH_FIELDS} indices are listed (name an index), or "
+        "if the engine cannot count their values."
     )
 
 

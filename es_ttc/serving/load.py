@@ -37,7 +37,7 @@ _WHOLE = (0.35, 0.7, 1.4, 1.4, 1.8, 4.5), (0, 1, 2, 2, 2, 3)
 
 What they do then takes .35 of the time on average, and .45 before the first one is not scored.
 """
-_AHEAD = (0.3, 0.45, 0.6, 0.8, 1.0), (0, 1, 2, 2, 3)
+_AHEAD = (0.3, 0.4, 0.5, 0.9, 1.1), (0, 1, 2, 2, 3)
 """The same by the share of its time that the work takes which has begun; for many searches that come at once."""
 _FEWEST = 4
 """Searches at a time that do not go down: they wait for the engine and other programs rather than for each other."""

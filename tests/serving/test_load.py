@@ -28,7 +28,7 @@ REDUCED = ["lexical", "dense"]
         (Expected(0.7, 0.2), 1),
         (Expected(1.6, 0.2), 2),  # before a search is not scored at all, all go down to the cheapest scores
         (Expected(9.0, 0.2), 3),
-        (Expected(0.3, 0.45), 1),
+        (Expected(0.3, 0.4), 1),
         (Expected(0.7, 0.7), 2),
         (Expected(0.7, 1.2), 3),
     ],
@@ -100,7 +100,7 @@ def test_many_searches_at_once_give_up_what_costs_most(stack: SearchStack) -> No
 
     assert summaries()[0]["applied"]
     rungs: Counter[str] = Counter()
-    for milliseconds in (1000, 500, 300, 200, 100, 50, 20):
+    for milliseconds in (4000, 1000, 300, 100, 50, 20):
         for told in summaries(timeout=f"{milliseconds}ms"):
             load = told.get("load")
             if load is None:
