@@ -10,7 +10,7 @@ Callers share what there is: a caller goes down as if all callers searched as mu
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import NamedTuple
@@ -30,7 +30,7 @@ class Rung(StrEnum):
 
 
 _RUNGS = tuple(Rung)
-_WORK = (1.0, 0.5, 0.25, 0.1)
+_WORK: Mapping[Rung, float] = {Rung.FULL: 1.0, Rung.NO_TOKENS: 0.5, Rung.NO_CANDIDATES: 0.25, Rung.FIRST_PASS: 0.1}
 """Processor time of gateway and engine on each rung, about, as a share of a blend's (docs/results/speed.md)."""
 _WHOLE = (0.35, 0.7, 1.4, 1.4, 1.8, 4.5), (0, 1, 2, 2, 2, 3)
 """By the share of its time that scoring would take if all searches were whole ones: how many rungs they go down.
@@ -59,7 +59,7 @@ class Load:
 
     def __init__(self) -> None:
         self._searches: Counter[bytes] = Counter()
-        self._work = 0.0  # of all of them; a blend's is 1
+        self._rungs: Counter[Rung] = Counter()
         self._seconds = 0.0  # that a unit of work has lately taken
         self._rest = 0.0
 
@@ -73,18 +73,21 @@ class Load:
         finally:
             for rung in load.rungs:
                 self._searches[caller] -= 1
-                self._work -= _WORK[_RUNGS.index(rung)]
+                self._rungs[rung] -= 1
             if not self._searches[caller]:
                 del self._searches[caller]
-            if not self._searches:
-                self._work = 0.0  # sums of fractions are not exact
 
     def begin(self, caller: bytes, rung: Rung) -> None:
         """Count a search that begins."""
         self._searches[caller] += 1
-        self._work += _WORK[_RUNGS.index(rung)]
+        self._rungs[rung] += 1
         if rung is Rung.FIRST_PASS:
             self._seconds *= 1 - _FORGOTTEN
+
+    @property
+    def _work(self) -> float:
+        """The work of all searches; a blend's is 1."""
+        return sum(_WORK[rung] * count for rung, count in self._rungs.items())
 
     def scored(self, seconds: float) -> None:
         """Note the time of a search until it was scored, or late, without the engine's for the first pass."""

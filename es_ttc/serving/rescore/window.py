@@ -105,7 +105,8 @@ class WindowRescoring:
         load.begin(rung)
         if rung is Rung.FIRST_PASS and plan.problem is None:
             plan = replace(plan.page_alone(), problem=expected_late(expected, budget))
-        method = replace(method, reduced=rung is not Rung.FULL)
+        if rung is not Rung.FULL:
+            method = replace(method, reduced=True)
         caller, possible = request.caller(item), plan.problem is None
         begun = candidates = None
         count = candidates_of(plan, method) if possible and rung is not Rung.NO_CANDIDATES else 0
