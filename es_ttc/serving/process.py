@@ -1,10 +1,11 @@
-"""What the processes of a gateway tell each other: whether they can rescore."""
+"""What the processes of a gateway tell each other: whether they can rescore, and how many connections they have."""
 
 import mmap
 import os
 import socket
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 DRAIN_SECONDS = 30
 """How long requests that run may go on when a process ends."""
@@ -20,16 +21,20 @@ class ProcessState(IntEnum):
     READY = 2
 
 
-ProcessStates = mmap.mmap
-"""The state of each process, a byte, in memory that all of them share."""
+class ProcessStates(NamedTuple):
+    """The state and the number of open connections of each process, in memory that all of them share."""
+
+    states: memoryview
+    connections: memoryview
 
 
-def open_states(length: int = 0) -> ProcessStates:
-    """Return the states of so many processes; those that there are without a length."""
-    with (Path(os.environ[SHARED_FOLDER]) / "states").open("w+b" if length else "r+b") as file:
-        if length:
-            file.truncate(length)
-        return mmap.mmap(file.fileno(), length)
+def open_states(count: int = 0) -> ProcessStates:
+    """Return the states of so many processes; those that there are without a count."""
+    with (Path(os.environ[SHARED_FOLDER]) / "states").open("w+b" if count else "r+b") as file:
+        if count:
+            file.truncate(8 * count)
+        cells = memoryview(mmap.mmap(file.fileno(), 0)).cast("I")
+    return ProcessStates(cells[: len(cells) // 2], cells[len(cells) // 2 :])
 
 
 def refuse_further(listening: socket.socket) -> None:
@@ -59,11 +64,11 @@ class WorkerProcess(OnlyProcess):
             before it can.
     """
 
-    def __init__(self, states: ProcessStates, slot: int, count: int) -> None:
+    def __init__(self, shared: ProcessStates, slot: int, count: int) -> None:
         self.count = count
-        self._states = states
+        self._states, self._connections = shared
         self._slot = slot
-        self.replaces_another = ProcessState.READY in bytes(states)
+        self.replaces_another = ProcessState.READY in self._states
 
     def accepts(self, *, ready: bool) -> None:
         """Tell the others that this process accepts connections, and whether it can rescore."""
@@ -71,4 +76,18 @@ class WorkerProcess(OnlyProcess):
 
     def all_ready(self) -> bool:
         """Return whether all processes that accept connections can rescore."""
-        return ProcessState.LOADING not in bytes(self._states)
+        return ProcessState.LOADING not in self._states
+
+    def has_connections(self, count: int) -> None:
+        """Tell the others how many connections this process has."""
+        self._connections[self._slot] = count
+
+    def another_has_fewer_connections(self) -> bool:
+        """Return whether a process that accepts connections has fewer than this one."""
+        own = self._connections[self._slot]
+        pairs = zip(self._states, self._connections, strict=True)
+        return any(state != ProcessState.NOT_ACCEPTING and count < own for state, count in pairs)
+
+    def leaves(self) -> None:
+        """Tell the others that this process ends, and leaves new connections to them."""
+        self._states[self._slot] = ProcessState.NOT_ACCEPTING

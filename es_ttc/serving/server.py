@@ -20,11 +20,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from es_ttc.errors import ConfigurationError
+from es_ttc.serving.accept import SharedListener
 from es_ttc.serving.app import FurtherRoutes, create_app
 from es_ttc.serving.features.encoding import Loader
 from es_ttc.serving.http.protocol import LimitedProtocol, limited_protocol
 from es_ttc.serving.logs import log
-from es_ttc.serving.process import DRAIN_SECONDS, refuse_further
+from es_ttc.serving.process import DRAIN_SECONDS, WorkerProcess, refuse_further
 from es_ttc.settings import GatewaySettings
 
 _BACKLOG = 2048
@@ -146,31 +147,48 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         certificate: ServerCertificate | None,
         started: Callable[[], None],
-        *,
-        shares_address: bool,
+        process: WorkerProcess | None,
     ) -> None:
         super().__init__(config)
-        self._shares_address = shares_address
+        self._process = process
+        self._shared: list[SharedListener] = []
         self._certificate = certificate
         self._replacing: asyncio.Task[None] | None = None
         self._say_started = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and say so."""
-        await super().startup(sockets)
+        await super().startup(sockets if self._process is None else [])
         if self.started:
+            if self._process is not None:
+                process, connections = self._process, self.server_state.connections
+                self._shared = [
+                    SharedListener(listening, process, connections, self._make_protocol, self.config.ssl)
+                    for listening in sockets or ()
+                ]
+                self.servers.extend(cast("list[asyncio.Server]", self._shared))
             if self._certificate is not None:
                 self._replacing = asyncio.create_task(self._replace_certificate(self._certificate))
-            for listening in sockets or ():
-                listening.listen(_BACKLOG)
             self._say_started()
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make, state = cast("type[LimitedProtocol]", self.config.http_protocol_class), self.lifespan.state
+        return make(config=self.config, server_state=self.server_state, app_state=state)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Tell other processes the number of connections, some of which have been closed."""
+        for listener in self._shared:
+            listener.count()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept the connections that wait in the backlog, answer all requests that have arrived, and end."""
         cast("type[LimitedProtocol]", self.config.http_protocol_class).leaving = True
         waiting, until = select.poll(), time.monotonic() + _BACKLOG_SECONDS
+        if self._process is not None:
+            self._process.leaves()
         for listening in sockets or ():
-            if not self._shares_address:
+            if self._process is None:
                 refuse_further(listening)
             waiting.register(listening, select.POLLIN)
         while waiting.poll(0) and time.monotonic() < until:  # noqa: ASYNC110 - the event loop accepts them meanwhile
@@ -189,8 +207,7 @@ def server_of(
     app: ASGIApp,
     settings: GatewaySettings,
     started: Callable[[], None] = lambda: None,
-    *,
-    shares_address: bool = False,
+    process: WorkerProcess | None = None,
 ) -> _Server:
     """Return a server with the limits from the settings; it is not started.
 
@@ -198,7 +215,7 @@ def server_of(
         app: The application.
         settings: The settings.
         started: Called when it accepts connections.
-        shares_address: Whether other processes accept connections at its address while this one ends.
+        process: This process, if others accept connections at the same address; they go on while this one ends.
     """
     certificate = server_certificate(settings)
     logging.getLogger("uvicorn.access").disabled = True  # its lines contain query strings
@@ -213,12 +230,12 @@ def server_of(
             server_header=False,  # responses have the engine's own headers
             date_header=False,
             proxy_headers=False,
-            backlog=1,  # connections that one process accepts at a time: another one may be idle
+            backlog=_BACKLOG,
             timeout_keep_alive=settings.idle_timeout,
             timeout_graceful_shutdown=DRAIN_SECONDS,
             ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
         ),
         certificate,
         started,
-        shares_address=shares_address,
+        process,
     )

@@ -70,7 +70,7 @@ class Supervisor:
     def __init__(self, listening: socket.socket, launch: bytes, count: int) -> None:
         self._listening = listening
         self._launch = self._next_launch = launch
-        self._states = open_states(2 * count + 2)  # while they are replaced
+        self._states, self._connections = open_states(2 * count + 2)  # while they are replaced
         self._workers: list[Worker] = []
         self._leaving: list[Worker] = []
         self._replaces: list[Worker] = []
@@ -109,6 +109,7 @@ class Supervisor:
         taken = {worker.slot for worker in self._all}
         slot = next(number for number in range(len(self._states)) if number not in taken)
         self._states[slot] = ProcessState.NOT_ACCEPTING
+        self._connections[slot] = 0
         listening = self._listening.fileno()
         return Worker(python(WORKER, listening, slot), launch, listening, slot)
 

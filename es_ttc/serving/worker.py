@@ -41,7 +41,7 @@ def main() -> None:
     try:
         routes = pkgutil.resolve_name(further)
         app = create_app(own, wait_for_encoder=process.replaces_another, process=process, further=routes)
-        server = server_of(app, own, shares_address=True)
+        server = server_of(app, own, process=process)
     except EsTtcError as error:
         log.error("worker cannot start", problem=str(error))
         sys.exit(1)

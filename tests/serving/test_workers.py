@@ -112,6 +112,7 @@ def test_two_workers_are_one_gateway(opensearch_url: str, index_name: str, encod
 
         first = workers_of(process)
         assert len(first) == 2
+        assert_connections_are_divided(url, first)
         with searches.running():
             os.kill(min(first), signal.SIGKILL)
             until(lambda: len(workers_of(process) - first) == 1)
@@ -142,6 +143,23 @@ def test_one_worker_is_replaced_without_a_lost_request(
         os.kill(present, signal.SIGKILL)
         until(lambda: ready(url))
         assert call(url, "GET", "/_ttc/").json()["scoring_timeout_ms"] == 1500, "the settings that were right"
+
+
+def assert_connections_are_divided(url: str, workers: set[int]) -> None:
+    """Open connections at once, as a client's pool does."""
+    address = urlsplit(url)
+    until(lambda: not any(connections_of(worker, address.port) for worker in workers))
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(contextlib.closing(socket.socket())) for _ in range(16)]
+        for client in opened:
+            client.connect((address.hostname, address.port))
+        until(lambda: sum(connections_of(worker, address.port) for worker in workers) == 16)
+        assert all(connections_of(worker, address.port) >= 7 for worker in workers)
+
+
+def connections_of(worker: int, port: int | None) -> int:
+    open_ones = psutil.Process(worker).net_connections("tcp")
+    return sum(one.laddr.port == port and one.status == psutil.CONN_ESTABLISHED for one in open_ones)
 
 
 def assert_reload_loses_no_request(process: subprocess.Popen[str], url: str, index: str, folder: Path) -> None:
