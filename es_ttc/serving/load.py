@@ -3,8 +3,9 @@
 A search that would wait too long for its scores goes down a ladder: it does without token vectors, then also without
 candidates, and on the last rung the engine's own order is the answer. That is decided when the search begins. If all
 that are being answered were whole searches, scoring would take their number times the time that a unit of work has
-lately taken. If that is more than a part of the time for scoring, each search does as much less work. The work that has
-begun counts too: of many searches that come at once, the first ones are whole.
+lately taken. If that is more than a part of the time for scoring, each search does as much less work. What a first pass
+takes more than while few search counts as time of scoring: then the engine waits for the same processors. The work that
+has begun counts too: of many searches that come at once, the first ones are whole.
 
 Callers share what there is: a caller goes down as if all callers searched as much as it does.
 """
@@ -32,10 +33,10 @@ class Rung(StrEnum):
 _RUNGS = tuple(Rung)
 _WORK: Mapping[Rung, float] = {Rung.FULL: 1.0, Rung.NO_TOKENS: 0.5, Rung.NO_CANDIDATES: 0.25, Rung.FIRST_PASS: 0.1}
 """Processor time of gateway and engine on each rung, about, as a share of a blend's (docs/results/speed.md)."""
-_WHOLE = (0.35, 0.7, 1.4, 1.4, 1.8, 4.5), (0, 1, 2, 2, 2, 3)
+_WHOLE = (0.3, 0.55, 0.9, 1.4, 1.8, 4.5), (0, 1, 2, 2, 2, 3)
 """By the share of its time that scoring would take if all searches were whole ones: how many rungs they go down.
 
-What they do then takes .35 of the time on average, and .45 before the first one is not scored.
+What they do then takes .3 of the time on average, and .45 before the first one is not scored.
 """
 _AHEAD = (0.3, 0.4, 0.5, 0.9, 1.1), (0, 1, 2, 2, 3)
 """The same by the share of its time that the work takes which has begun; for many searches that come at once."""
@@ -61,6 +62,7 @@ class Load:
         self._searches: Counter[bytes] = Counter()
         self._rungs: Counter[Rung] = Counter()
         self._seconds = 0.0  # that a unit of work has lately taken
+        self._first_pass = 0.0  # seconds of a first pass while there are few searches
         self._rest = 0.0
 
     @contextmanager
@@ -89,10 +91,13 @@ class Load:
         """The work of all searches; a blend's is 1."""
         return sum(_WORK[rung] * count for rung, count in self._rungs.items())
 
-    def scored(self, seconds: float) -> None:
-        """Note the time of a search until it was scored, or late, without the engine's for the first pass."""
-        if self._searches.total() > _FEWEST:
-            self._seconds += _NEWEST * (seconds / self._work - self._seconds)
+    def scored(self, seconds: float, first_pass: float) -> None:
+        """Note the time of a search until it was scored, or late, and of its first pass, which waits for others too."""
+        if self._searches.total() <= _FEWEST:
+            self._first_pass += _NEWEST * (first_pass - self._first_pass) if self._first_pass else first_pass
+        else:
+            waited = max(0.0, first_pass - self._first_pass)
+            self._seconds += _NEWEST * ((seconds + waited) / self._work - self._seconds)
 
     def expected(self, caller: bytes) -> Expected:
         """Return the times of scoring for a caller; 0 for few searches."""
