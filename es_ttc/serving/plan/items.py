@@ -85,10 +85,26 @@ def parse_items(rescore: Any) -> RescoreItems | None:
         raise InvalidRequest(
             f"[{KEY}.{key}] is for method [{DEFAULT_METHOD}], not [{first.section.method}]: leave one out"
         )
+    _check_parts([first, *later])
     for item in later:
         require_later(item.section, item.position)
     _require_once([first.section, *(item.section for item in later)])
     return RescoreItems(natives, (first, *later))
+
+
+def _check_parts(items: Sequence[RescoreItem]) -> None:
+    """Refuse the parts of a question where another order than theirs would be made."""
+    for section in (item.section for item in items if item.section.parts is not None):
+        if section.method in STRATEGIES:
+            raise InvalidRequest(
+                f"[{KEY}.parts] is not for [{section.method}], which reranks by one text: take another method, e.g. "
+                f"[{DEFAULT_METHOD}], or leave [parts] out"
+            )
+        if len(items) > 1:
+            raise InvalidRequest(
+                f"[{KEY}.parts] needs the only item of [rescore] with [{KEY}] (a reranker in [blend] is an item too), "
+                f"got {len(items)}: leave the others out, or [parts]"
+            )
 
 
 def find_rescore(rescore: Any) -> tuple[list[Any], list[dict[str, Any]]] | None:

@@ -18,8 +18,9 @@ DEFAULT_METHOD = "blend"
 MAX_WEIGHT = 1e9
 MAX_CANDIDATES = 10_000
 MAX_PASSAGES = 10
+MAX_PARTS = 16
 OF_RELEVANCE = ("relevance", "min_relevance")
-OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages", *OF_RELEVANCE)
+OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages", "parts", *OF_RELEVANCE)
 """Keys that are valid in `rescore` only."""
 _OF_WINDOW = '{"rescore": {"window_size": 50, "ttc": {}}}'
 _OF_BODY = '{"query": {"match": {"title": "bees"}}, "from": 0, "size": 10, "rescore": {"ttc": {}}}'
@@ -83,7 +84,13 @@ class Section(BaseModel):
         None,
         min_length=1,
         max_length=64,
-        description="Several texts of one query (agents' roles); the best one counts.",
+        description="Several texts of one query (agents' roles); the best one counts, unless `parts` says otherwise.",
+    )
+    parts: Literal["each"] | None = Field(
+        None,
+        description=f"`each`: the texts of `query_texts` (2 to {MAX_PARTS}) are parts of a question. Each ranks the "
+        "window by itself, and the hits are the best of each part in turns. `_ttc.parts` of a hit has the positions of "
+        "the texts that it is for, from 0; `ttc.parts` says how well each part's best hit does. In `rescore` only.",
     )
     params: dict[str, Any] = Field(default_factory=dict, description="The method's own parameters.")
     timeout: str | None = Field(None, description="Scoring budget in the engines' time units, e.g. 200ms.")
@@ -161,6 +168,11 @@ class Section(BaseModel):
         return self.method == DEFAULT_METHOD and (bool(self.detail) or self.relevance_key is not None)
 
     @property
+    def keys_of_hits(self) -> list[str]:
+        """What `_ttc` of each hit contains without `detail`."""
+        return [key for key in ("relevance", "parts") if getattr(self, key)]
+
+    @property
     def shows_map(self) -> bool:
         """Whether hits contain the cosines of their tokens."""
         return self.detail == MAP
@@ -183,7 +195,26 @@ def parse_section(data: Any, *, default_method: str | None = None, model: type[S
     if section.query_text is not None and section.query_texts is not None:
         raise InvalidRequest(f"[{model.place}] takes [query_text] or [query_texts], not both")
     check_query(section.query_texts or (section.query_text or "",))
+    if section.parts is not None:
+        _check_parts(section, data.get("query_texts"))
     return section
+
+
+def _check_parts(section: Section, given: Any) -> None:
+    """Refuse parts that are not several texts."""
+    if section.query_texts is None:
+        raise InvalidRequest(
+            f'[{section.place}.parts] "each" needs [query_texts]: give the text of each part there, e.g. ["a", "b"]'
+        )
+    if len(section.query_texts) < len(given):
+        raise InvalidRequest(
+            f"[{section.place}.query_texts] has an empty text, and [parts] ranks by each text: leave it out"
+        )
+    if not 2 <= len(given) <= MAX_PARTS:
+        raise InvalidRequest(
+            f'[{section.place}.parts] "each" takes 2 to {MAX_PARTS} texts in [query_texts], got {len(given)}: '
+            + ("leave [parts] out" if len(given) < 2 else "give fewer, or leave [parts] out")
+        )
 
 
 def _check_keys(data: dict[str, Any], model: type[Section]) -> None:

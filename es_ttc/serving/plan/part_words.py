@@ -1,0 +1,48 @@
+"""The engine's scores of each part of a question: those of the caller's query with the part's text in place of its own.
+
+The first pass itself asks the engine for them, by one named query with a score for each part (`ttc-part-0`, ...).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from es_ttc.serving.plan.query_parts import PART, named, with_named
+from es_ttc.serving.request.body import with_text
+from es_ttc.vectors.tokens import Float32
+
+
+@dataclass(frozen=True, slots=True)
+class PartWords:
+    """What the engine is asked for.
+
+    Attributes:
+        queries: The query of each part; empty if the engine cannot be asked for their scores.
+        reason: Why it cannot, or None.
+    """
+
+    queries: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, query: Any, texts: Sequence[str]) -> "PartWords":
+        """Return the queries of texts in place of those of a query."""
+        queries = [with_text(query, text) for text in texts]
+        known = [named(words, f"{PART}{number}") for number, words in enumerate(queries) if words is not None]
+        if len(known) < len(queries):
+            return cls(reason="the query has no full-text clause in which a part's text could stand")
+        return cls(known)
+
+    def asked(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a search's body that asks for the scores of each part."""
+        return {**body, "post_filter": with_named(body.get("post_filter"), self.queries)} if self.queries else {**body}
+
+    def scores(self, hits: Sequence[Mapping[str, Any]]) -> Float32 | None:
+        """Return the scores of each part's words, ``(p, n)``; None if the engine was not asked."""
+        if not self.queries:
+            return None
+        matched = [hit.get("matched_queries") or {} for hit in hits]
+        rows = [[of_hit.get(f"{PART}{number}", 0.0) for of_hit in matched] for number in range(len(self.queries))]
+        return np.array(rows, np.float32).reshape(len(rows), len(hits))
