@@ -164,8 +164,13 @@ class Section(BaseModel):
 
     @property
     def shows_relevance(self) -> bool:
+        """Whether relevance is computed if the index has a calibration."""
+        return self.method == DEFAULT_METHOD and (self.asks_relevance or self.parts is not None)
+
+    @property
+    def asks_relevance(self) -> bool:
         """Whether hits show their relevance if their index has a calibration."""
-        return self.method == DEFAULT_METHOD and (bool(self.detail) or self.relevance_key is not None)
+        return bool(self.detail) or self.relevance_key is not None
 
     @property
     def keys_of_hits(self) -> list[str]:

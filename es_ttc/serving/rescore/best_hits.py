@@ -5,11 +5,13 @@ z-scores. The *closeness* is its cosine with the part over the greatest such cos
 the same collection, so that cosines can be compared. Measured in docs/results/parts.md.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from es_ttc.rescorers.relevance import MIN_WINDOW
 from es_ttc.serving.features.scores import WindowScores
 from es_ttc.serving.rescore.order import Order, ScoredWindow
 from es_ttc.serving.rescore.relevance import shown_relevance
@@ -31,7 +33,7 @@ def best_of_parts(window: ScoredWindow, order: Order) -> list[dict[str, Any]]:
         return [{"part": part, "rank": None} for part in range(len(window.parts))]
     ranks = np.where(scored, order.turns.ranks[:, : len(scored)], len(window.hits) + 1)
     best = ranks.argmin(axis=1).tolist()
-    closeness = _closeness([_cosine(part.scores, place) for part, place in zip(window.parts, best, strict=True)])
+    closeness = closeness_of([_cosine(part.scores, place) for part, place in zip(window.parts, best, strict=True)])
     return [
         {"part": number, "rank": _rank(order, place), **_measures(part, place, close)}
         for number, (part, place, close) in enumerate(zip(window.parts, best, closeness, strict=True))
@@ -46,18 +48,20 @@ def is_open(margin: float, closeness: float, relevance: float | None) -> bool:
 def _measures(part: ScoredWindow, place: int, closeness: float) -> dict[str, Any]:
     """Return what is known of a part's best hit; nothing without blend's signals."""
     margin = _signal(part.scores, "blend", place)
-    if np.isnan(margin):
+    if math.isnan(margin):
         return {}
     relevance = None if part.relevance is None else shown_relevance(part.relevance, place)
     known = {} if relevance is None else {"relevance": relevance}
     measures = {"margin": round(margin, 2), "closeness": round(closeness, 2)}
+    if relevance is None and int(part.scores.mask.sum()) < MIN_WINDOW:
+        return measures
     return {**measures, **known, "open": is_open(margin, closeness, relevance)}
 
 
-def _closeness(cosines: list[float]) -> list[float]:
+def closeness_of(cosines: list[float]) -> list[float]:
     """Return each cosine over the greatest; 1 for those that are not known."""
-    greatest = float(np.nanmax(cosines, initial=0))
-    return [max(cosine, 0.0) / greatest if greatest > 0 and cosine == cosine else 1.0 for cosine in cosines]
+    greatest = max((cosine for cosine in cosines if not math.isnan(cosine)), default=0.0)
+    return [1.0 if math.isnan(cosine) or greatest <= 0 else max(cosine, 0.0) / greatest for cosine in cosines]
 
 
 def _cosine(scores: WindowScores, place: int) -> float:

@@ -104,7 +104,7 @@ class WindowRescoring:
             plan = plan.without_named_scores("an `_msearch` does not return the scores of named queries")
         budget = plan.section.timeout_ms or gateway.settings.scoring_timeout_ms
         rung, expected = load.rung(min(budget, plan.timeout_ms or budget) / 1000)
-        rung = lowest_rung(rung, plan, method, calibrated=calibration is not None)
+        rung = lowest_rung(rung, plan, method, relevance=calibration is not None and plan.section.asks_relevance)
         load.begin(rung)
         if rung is Rung.FIRST_PASS and plan.problem is None:
             plan = replace(plan.page_alone(), problem=expected_late(expected, budget))
@@ -286,12 +286,12 @@ def candidates_of(plan: SearchPlan, method: Method) -> int:
     return plan.page.window if method.partial is not None and method.partial.joins_nearest else 0
 
 
-def lowest_rung(rung: Rung, plan: SearchPlan, method: Method, *, calibrated: bool) -> Rung:
+def lowest_rung(rung: Rung, plan: SearchPlan, method: Method, *, relevance: bool) -> Rung:
     """Return the rung that a search may go down to.
 
     One that asks for an error, for certain signals, candidates or relevance gets them, or the engine's own order.
     """
-    asked = plan.section.candidates is not None or calibrated or not method.taken
+    asked = plan.section.candidates is not None or relevance or not method.taken
     if plan.section.on_error == "fail" or (asked and rung is not Rung.FIRST_PASS):
         return Rung.FULL
     return rung
