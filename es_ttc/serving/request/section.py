@@ -200,26 +200,7 @@ def parse_section(data: Any, *, default_method: str | None = None, model: type[S
     if section.query_text is not None and section.query_texts is not None:
         raise InvalidRequest(f"[{model.place}] takes [query_text] or [query_texts], not both")
     check_query(section.query_texts or (section.query_text or "",))
-    if section.parts is not None:
-        _check_parts(section, data.get("query_texts"))
     return section
-
-
-def _check_parts(section: Section, given: Any) -> None:
-    """Refuse parts that are not several texts."""
-    if section.query_texts is None:
-        raise InvalidRequest(
-            f'[{section.place}.parts] "each" needs [query_texts]: give the text of each part there, e.g. ["a", "b"]'
-        )
-    if len(section.query_texts) < len(given):
-        raise InvalidRequest(
-            f"[{section.place}.query_texts] has an empty text, and [parts] ranks by each text: leave it out"
-        )
-    if not 2 <= len(given) <= MAX_PARTS:
-        raise InvalidRequest(
-            f'[{section.place}.parts] "each" takes 2 to {MAX_PARTS} texts in [query_texts], got {len(given)}: '
-            + ("leave [parts] out" if len(given) < 2 else "give fewer, or leave [parts] out")
-        )
 
 
 def _check_keys(data: dict[str, Any], model: type[Section]) -> None:
@@ -238,7 +219,8 @@ def require_clause(section: Section, hook: str, instead: Callable[[str], str]) -
     """Refuse the parts of a section that are valid in `rescore` only."""
     for key in OF_RESCORE:
         if getattr(section, key) != Section.model_fields[key].default:
-            fix = f"add a [rescore] with a [{KEY}] section" if key in OF_RELEVANCE else instead(key)
+            own = key in (*OF_RELEVANCE, "parts")
+            fix = f"add a [rescore] with a [{KEY}] section" if own else instead(key)
             raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: {fix}")
     if section.shows_map:
         raise InvalidRequest(
