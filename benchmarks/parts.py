@@ -8,8 +8,8 @@ queries of a collection, joined by "and": needed is a relevant document of each.
 BM25's first 100 documents and the 100 nearest ones, in memory.
 
 A part is open if no document answers it. Of two or four queries of a collection in one question, the last one keeps its
-relevant documents, loses them, or is a query of another collection. The bounds of the gateway are compared with those
-that would call 10 % of the answered parts of the train queries open.
+relevant documents, loses them, or is a query of another collection. The gateway's bound of closeness is compared with
+the one that would call 10 % of the answered parts open, and with the relevance that is fitted to train queries.
 """
 
 import re
@@ -40,7 +40,7 @@ from es_ttc.rescorers.base import Feature, Query
 from es_ttc.rescorers.blend import BlendRescorer
 from es_ttc.rescorers.blend.rescorer import BlendParams
 from es_ttc.rescorers.relevance import Logistic
-from es_ttc.serving.rescore.best_hits import MIN_MARGIN, MIN_RELEVANCE, closeness_of
+from es_ttc.serving.rescore.best_hits import MIN_CLOSENESS, closeness_of
 from es_ttc.serving.rescore.parts import in_turns
 from es_ttc.serving.rescore.ranking import OrderedScores
 from es_ttc.vectors.tokens import Float32, Float64
@@ -55,7 +55,9 @@ SIZES = (2, 4)
 DRAWS = 100
 STATES = ("answered", "removed", "strange")
 WRONGLY_OPEN = 0.1
-"""Share of the answered parts of train queries that the bounds may name open."""
+"""Share of the answered parts of train queries that a bound may name open."""
+MIN_RELEVANCE = 0.1
+"""Chosen by it."""
 _NEEDS = frozenset({Feature.POOLED, Feature.TOKENS, Feature.NORMS})
 _BLEND, _PARAMS = BlendRescorer(), BlendParams()
 _BETWEEN = re.compile(r"[.;?!:]\s|,\s|\b(?:and|or|while|then|but|as well as)\b", re.IGNORECASE)
@@ -72,10 +74,14 @@ class Question:
 
 
 class BestHit(NamedTuple):
-    """How well the best hit of a part does: what the gateway names margin times closeness, and relevance."""
+    """How well the best hit of a part does: closeness with token vectors and without, and relevance."""
 
-    margin: float
+    closeness: float
+    by_dense: float
     relevance: float
+
+
+BOUNDS = BestHit(MIN_CLOSENESS, MIN_CLOSENESS, MIN_RELEVANCE)
 
 
 class Index:
@@ -257,20 +263,19 @@ def opened(indices: Mapping[str, Index], models: Mapping[str, Logistic]) -> str:
         for size in SIZES:
             hits = best_hits(index, size, others, models.get(name))
             every += hits["answered"] if name in models else []
-            row = [name, size, *(len(hits[state]) for state in STATES)]
-            row += [rate([hit.margin < MIN_MARGIN for hit in hits[state]]) for state in STATES]
-            if name in models:
-                row += [rate([hit.relevance < MIN_RELEVANCE for hit in hits[state]]) for state in STATES]
-            else:
-                row += [""] * len(STATES)
+            row: list[object] = [name, size, *(len(hits[state]) for state in STATES)]
+            for measure, bound in zip(BestHit._fields, BOUNDS, strict=True):
+                known = measure != "relevance" or name in models
+                row += [
+                    rate([getattr(hit, measure) < bound for hit in hits[state]]) if known else "" for state in STATES
+                ]
             rows.append(row)
         print(f"{name}: open parts", file=sys.stderr)
-    by = [f"{measure}: {state}" for measure in ("margin", "relevance") for state in STATES]
-    margin, relevance = np.quantile(np.array(every), WRONGLY_OPEN, axis=0)
-    bounds = (
-        f"{WRONGLY_OPEN:.0%} of the answered parts lie below a margin of {margin:.2f}, a relevance of {relevance:.3f}"
-    )
-    return table(["collection", "parts", *STATES, *by], rows) + f"\n{bounds}\n"
+    by = [f"{measure}: {state}" for measure in BestHit._fields for state in STATES]
+    bounds = np.quantile(np.array(every), WRONGLY_OPEN, axis=0)
+    said = ", ".join(f"{measure} {bound:.3f}" for measure, bound in zip(BestHit._fields, bounds, strict=True))
+    rates = table(["collection", "parts", *STATES, *by], rows)
+    return f"{rates}\n{WRONGLY_OPEN:.0%} of the answered parts have less: {said}\n"
 
 
 def best_hits(index: Index, size: int, strange: Sequence[str], model: Logistic | None) -> dict[str, list[BestHit]]:
@@ -285,15 +290,16 @@ def best_hits(index: Index, size: int, strange: Sequence[str], model: Logistic |
             texts[-1] = str(random.choice(strange))
         _, scored = index.scored(texts, without)
         places = [int(scores.argmax()) for scores, _ in scored]
-        closeness = closeness_of(
-            [float(signals["late_interaction"][place]) for place, (_, signals) in zip(places, scored, strict=True)]
+        signals = [of_part for _, of_part in scored]
+        closeness, by_dense = (
+            closeness_of(np.stack([of_part[name] for of_part in signals]), places)
+            for name in ("late_interaction", "dense")
         )
-        for part, (place, close, (_, signals)) in enumerate(zip(places, closeness, scored, strict=True)):
-            hit = BestHit(
-                float(signals["blend"][place]) * close,
-                np.nan if model is None else float(model.of({name: one[place] for name, one in signals.items()})),
-            )
-            found[state if part == size - 1 else "answered"].append(hit)
+        for part, (place, of_part) in enumerate(zip(places, signals, strict=True)):
+            values = {name: one[place] for name, one in of_part.items()}
+            relevance = np.nan if model is None else float(model.of(values))
+            state_of_part = state if part == size - 1 else "answered"
+            found[state_of_part].append(BestHit(float(closeness[part]), float(by_dense[part]), relevance))
     return found
 
 

@@ -1,78 +1,82 @@
 """How well the best hit of each part of a question does, and which parts no document answers. Pure numpy.
 
-Without judgements two things can be said. The *margin* is how far the best hit stands above the window: blend's mean of
-z-scores. The *closeness* is its cosine with the part over the greatest such cosine of all parts, which are queries of
-the same collection, so that cosines can be compared. Measured in docs/results/parts.md.
+Without judgements a cosine says little by itself: how great those of answers are depends on encoder and collection. The
+other parts are queries of the same collection, so a part is compared with them: by how far the cosine of its best hit
+lies above the chance level, the 10th percentile of the cosines of all parts with the window's documents. Measured in
+docs/results/parts.md.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from es_ttc.rescorers.relevance import MIN_WINDOW
 from es_ttc.serving.features.scores import WindowScores
 from es_ttc.serving.rescore.order import Order, ScoredWindow
 from es_ttc.serving.rescore.relevance import shown_relevance
 from es_ttc.vectors.tokens import Float32
 
-MIN_MARGIN = 2.0
-"""Of a best hit, times its closeness, from which on a part is not open; chosen on training queries."""
-MIN_RELEVANCE = 0.1
-"""Of a best hit from which on a part is not open, in an index with a calibration; chosen on training queries."""
+MIN_CLOSENESS = 0.7
+"""Closeness of a best hit from which on a part is not open: a tenth of answered parts of train queries have less."""
+_CHANCE = 10
 _COSINES = ("late_interaction", "dense")
 
 
 def best_of_parts(window: ScoredWindow, order: Order) -> list[dict[str, Any]]:
     """Return for each part the rank of its best hit, from 1, and how well that does."""
+    places = _best_places(window, order)
+    if places is None:
+        return [{"part": part, "rank": None} for part in range(len(window.parts))]
+    positions = np.cumsum(window.scores.mask)[places] - 1
+    closeness = closeness_of(_cosines(window.scores.parts), positions).tolist()
+    best = []
+    for part, of_part in enumerate(window.parts):
+        place, signals = int(places[part]), of_part.scores.signals
+        measures: dict[str, Any] = {"part": part, "rank": _rank(order, place)}
+        if "blend" in signals:
+            measures["margin"] = round(float(signals["blend"][positions[part]]), 2)
+        if of_part.relevance is not None:
+            measures["relevance"] = shown_relevance(of_part.relevance, place)
+        if not np.isnan(closeness[part]):
+            measures |= {"closeness": round(closeness[part], 2), "open": closeness[part] < MIN_CLOSENESS}
+        best.append(measures)
+    return best
+
+
+def _best_places(window: ScoredWindow, order: Order) -> NDArray[np.intp] | None:
+    """Return the place of each part's best hit, ``(p,)``; None if no document is ranked by its scores."""
     assert order.turns is not None  # noqa: S101 - asked for parts alone
     scored = window.scores.mask & ~order.buried[: len(window.scores.mask)]
     scored[: window.pinned] = False
-    if not scored.any():
-        return [{"part": part, "rank": None} for part in range(len(window.parts))]
-    ranks = np.where(scored, order.turns.ranks[:, : len(scored)], len(window.hits) + 1)
-    best = ranks.argmin(axis=1).tolist()
-    closeness = closeness_of([_cosine(part.scores, place) for part, place in zip(window.parts, best, strict=True)])
-    return [
-        {"part": number, "rank": _rank(order, place), **_measures(part, place, close)}
-        for number, (part, place, close) in enumerate(zip(window.parts, best, closeness, strict=True))
-    ]
+    ranks = np.where(scored, order.turns.ranks[:, : len(scored)], len(window.hits))
+    return ranks.argmin(axis=1) if scored.any() else None
 
 
-def is_open(margin: float, closeness: float, relevance: float | None) -> bool:
-    """Return whether the best hit of a part is no better than what a part without an answer has."""
-    return margin * closeness < MIN_MARGIN if relevance is None else relevance < MIN_RELEVANCE
+def closeness_of(cosines: Float32, positions: Sequence[int] | NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return the closeness of each part's best hit, ``(p,)``; NaN if it is not known.
+
+    Args:
+        cosines: ``(p, k)`` those of p parts with the k documents of their window; NaN where one is not known.
+        positions: ``(p,)`` the document that is each part's best hit.
+    """
+    best = np.take_along_axis(cosines, np.asarray(positions)[:, np.newaxis], axis=1)[:, 0].astype(np.float64)
+    if np.isnan(best).any():
+        return np.full(len(best), np.nan)
+    above_chance = best - np.nanpercentile(cosines, _CHANCE)
+    of_others = (above_chance.sum() - above_chance) / (len(best) - 1)
+    closeness: NDArray[np.float64] = np.divide(
+        above_chance, of_others, out=np.full(len(best), np.nan), where=of_others > 0
+    )
+    return closeness
 
 
-def _measures(part: ScoredWindow, place: int, closeness: float) -> dict[str, Any]:
-    """Return what is known of a part's best hit; nothing without blend's signals."""
-    margin = _signal(part.scores, "blend", place)
-    if math.isnan(margin):
-        return {}
-    relevance = None if part.relevance is None else shown_relevance(part.relevance, place)
-    known = {} if relevance is None else {"relevance": relevance}
-    measures = {"margin": round(margin, 2), "closeness": round(closeness, 2)}
-    if relevance is None and int(part.scores.mask.sum()) < MIN_WINDOW:
-        return measures
-    return {**measures, **known, "open": is_open(margin, closeness, relevance)}
-
-
-def closeness_of(cosines: list[float]) -> list[float]:
-    """Return each cosine over the greatest; 1 for those that are not known."""
-    greatest = max((cosine for cosine in cosines if not math.isnan(cosine)), default=0.0)
-    return [1.0 if math.isnan(cosine) or greatest <= 0 else max(cosine, 0.0) / greatest for cosine in cosines]
-
-
-def _cosine(scores: WindowScores, place: int) -> float:
-    name = next((name for name in _COSINES if name in scores.signals), "")
-    return _signal(scores, name, place)
-
-
-def _signal(scores: WindowScores, name: str, place: int) -> float:
-    """Return a signal of the hit at a place; NaN where it has none."""
-    signals: Mapping[str, Float32] = scores.signals
-    return float(signals[name][scores.mask[:place].sum()]) if name in signals else float("nan")
+def _cosines(parts: Sequence[WindowScores]) -> Float32:
+    """Return the cosines of parts with the window's documents, ``(p, k)``; NaN without a signal that has them."""
+    names = [name for name in _COSINES if name in parts[0].signals]
+    if not names:
+        return np.full((len(parts), len(parts[0].window)), np.nan, np.float32)
+    return np.stack([part.signals[names[0]] for part in parts])
 
 
 def _rank(order: Order, place: int) -> int | None:
