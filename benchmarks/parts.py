@@ -113,9 +113,8 @@ class Index:
         """Return the documents in turns of the texts."""
         documents, scored = self.scored(texts)
         orders = [np.argsort(-scores, kind="stable") for scores, _ in scored]
-        turns = in_turns(
-            [OrderedScores(order, scores[order]) for order, (scores, _) in zip(orders, scored, strict=True)]
-        )
+        rankings = [OrderedScores(order, scores[order]) for order, (scores, _) in zip(orders, scored, strict=True)]
+        turns = in_turns(rankings, len(documents))
         return documents[turns.ranking.order]
 
     def scored(

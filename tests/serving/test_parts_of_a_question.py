@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.serving.plan.part_words import PartWords
 from es_ttc.serving.plan.plan import plan_search
 from es_ttc.serving.request.body import with_text
 from es_ttc.serving.rescore.parts import in_turns
@@ -45,7 +46,9 @@ def answered(stack: SearchStack, body: dict[str, Any], url: str = "") -> Reply:
 @given(st.integers(1, 4).flatmap(lambda parts: st.lists(st.permutations(range(7)), min_size=parts, max_size=parts)))
 def test_after_each_round_the_first_documents_of_all_parts_are_shown(orders: list[list[int]]) -> None:
     scores = np.linspace(1, 0.1, 7).astype(np.float32)
-    turns = in_turns([OrderedScores(np.array(order), np.roll(scores, part)) for part, order in enumerate(orders)])
+    rankings = [OrderedScores(np.array(order), np.roll(scores, part)) for part, order in enumerate(orders)]
+    turns = in_turns(rankings, 8)  # the last one is in no ranking
+    assert (turns.ranks[:, 7] == 8).all()
     shown = turns.ranking.order.tolist()
     assert sorted(shown) == [*range(7)]
     assert (np.diff(turns.ranking.scores) <= 0).all()
@@ -72,10 +75,12 @@ def test_after_each_round_the_first_documents_of_all_parts_are_shown(orders: lis
         ({"query_string": {"query": "a AND b", "default_field": "text"}},
          {"simple_query_string": {"query": "X", "fields": ["text"], "flags": "NONE", "lenient": True}}),
         ({"dis_max": {"queries": [{"match_phrase": {"text": "a"}}, {"match_phrase": {"text": "b"}}]}},
-         {"match_phrase": {"text": {"query": "X"}}}),
+         {"dis_max": {"queries": [{"match_phrase": {"text": {"query": "X"}}}], "tie_breaker": 0.0}}),
         ({"bool": {"must": [{"match_phrase": {"a": "a"}}], "should": {"match_phrase": {"b": "b"}},
                    "filter": {"match": {"kind": "c"}}}},
          {"bool": {"should": [{"match_phrase": {"a": {"query": "X"}}}, {"match_phrase": {"b": {"query": "X"}}}]}}),
+        ({"bool": {"must": {"match_phrase": {"a": "a"}}, "boost": 3}},
+         {"bool": {"should": [{"match_phrase": {"a": {"query": "X"}}}], "boost": 3}}),
         ({"boosting": {"positive": {"nested": {"path": "p", "query": {"match_phrase": {"p": "a"}}, "inner_hits": {}}}}},
          {"nested": {"path": "p", "query": {"match_phrase": {"p": {"query": "X"}}}}}),
         ({"term": {"number": 7}}, None),
@@ -84,6 +89,7 @@ def test_after_each_round_the_first_documents_of_all_parts_are_shown(orders: lis
 )  # fmt: skip
 def test_a_text_takes_the_place_of_those_of_a_query(query: Any, expected: Any) -> None:
     assert with_text(query, "X") == expected
+    assert with_text(with_text(query, "Y"), "X") == expected
 
 
 @pytest.mark.parametrize(
@@ -170,6 +176,8 @@ def test_what_a_search_cannot_have_of_its_parts_is_told(stack: SearchStack) -> N
     [of_many] = call(stack.gateway, "POST", f"/{stack.index}/_msearch", [{}, body]).json()["responses"]
     assert "_msearch" in of_many["ttc"]["part_words"]["reason"]
     assert len(of_many["ttc"]["parts"]) == 2
+    many = {"bool": {"should": [{"match": {f"text{number}": "a" * 99}} for number in range(2000)]}}
+    assert "too long" in str(PartWords.of(many, PARTS * 8).reason)
     no_words = answered(stack, body | {"query": {"range": {"number": {"gte": 0}}}}).json()["ttc"]
     assert no_words["part_words"]["applied"] is False
     chunks = by_parts(*PARTS, params={"signals": {"sentences": 1}}, on_error="first_pass")

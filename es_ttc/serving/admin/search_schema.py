@@ -90,7 +90,7 @@ def _section(section: SearchSchema, hook: str, params: Mapping[str, SearchSchema
     if hook in ("rescore", "ext"):
         keys["method"] = keys["method"] | {"default": DEFAULT_METHOD}
         cases.append(_params_if({"not": {"required": ["method"]}}, params[DEFAULT_METHOD]))
-        cases.append({"if": {"required": ["parts"]}, "then": _PARTS})
+        cases.append({"if": {"required": ["parts"], "properties": {"parts": {"const": "each"}}}, "then": _PARTS})
     else:
         keys["detail"] = {**{key: one for key, one in keys["detail"].items() if key != "anyOf"}, "type": "boolean"}
     return {

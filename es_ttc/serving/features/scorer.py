@@ -180,5 +180,5 @@ def without_features(bare: Window, request: WindowRequest) -> PreparedWindow:
     """Return a window for a method that reads no features."""
     every = np.ones(len(bare), np.bool_)
     parts = tuple(Query(text, np.zeros((0, 0), np.float32)) for text in request.texts or ("",))
-    query = replace(parts[0], parts=parts)
+    query = replace(parts[0], parts=parts if request.each else ())
     return PreparedWindow(window=bare, query=query, mask=every, complete=every)

@@ -13,6 +13,8 @@ from es_ttc.serving.plan.query_parts import PART, named, with_named
 from es_ttc.serving.request.body import with_text
 from es_ttc.vectors.tokens import Float32
 
+_MAX_CHARACTERS = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class PartWords:
@@ -29,11 +31,15 @@ class PartWords:
     @classmethod
     def of(cls, query: Any, texts: Sequence[str]) -> "PartWords":
         """Return the queries of texts in place of those of a query."""
-        queries = [with_text(query, text) for text in texts]
-        known = [named(words, f"{PART}{number}") for number, words in enumerate(queries) if words is not None]
-        if len(known) < len(queries):
+        try:
+            first = with_text(query, texts[0])  # which has equal clauses once
+        except RecursionError:
+            return cls(reason="[query] is nested too deeply")
+        if first is None:
             return cls(reason="the query has no full-text clause in which a part's text could stand")
-        return cls(known)
+        if len(texts) * len(repr(first)) > _MAX_CHARACTERS:
+            return cls(reason="the query's full-text clauses are too long to be asked for each part")
+        return cls([named(with_text(first, text), f"{PART}{number}") for number, text in enumerate(texts)])
 
     def asked(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return a search's body that asks for the scores of each part."""

@@ -147,18 +147,16 @@ def with_text(query: Any, text: str) -> dict[str, Any] | None:
         options = {name: value if isinstance(value, Mapping) else {} for name, value in rest.items()}
         own = {**lenient, _TEXT_BY_FIELD[kind]: text}
         return {kind: {name: {**_without_names(given), **own} for name, given in options.items()}}
-    clauses: list[Any] = []
-    for key in _PARTS.get(kind, ()):
-        for part in as_clauses(inner.get(key)):
-            clause = with_text(part, text)
-            if clause is not None and clause not in clauses:
-                clauses.append(clause)
-    if len(clauses) < 2 or kind not in ("bool", "dis_max", "hybrid"):
-        around = kind in ("nested", "has_child", "has_parent")
-        return {kind: {**rest, "query": clauses[0]}} if around and clauses else next(iter(clauses), None)
-    if kind == "bool":
-        return {"bool": {"should": clauses}}
-    return {"dis_max": {"queries": clauses, "tie_breaker": inner.get("tie_breaker", 0.0)}}
+    parts = [with_text(part, text) for key in _PARTS.get(kind, ()) for part in as_clauses(inner.get(key))]
+    clauses = [*{repr(clause): clause for clause in parts if clause is not None}.values()]
+    if not clauses:
+        return None
+    if kind in ("nested", "has_child", "has_parent"):
+        return {kind: {**rest, "query": clauses[0]}}
+    boost = {"boost": inner["boost"]} if "boost" in inner else {}
+    if kind in ("dis_max", "hybrid"):
+        return {"dis_max": {"queries": clauses, "tie_breaker": inner.get("tie_breaker", 0.0), **boost}}
+    return {"bool": {"should": clauses, **boost}} if len(clauses) > 1 or boost else clauses[0]
 
 
 def _without_names(clause: Mapping[str, Any]) -> dict[str, Any]:

@@ -232,13 +232,9 @@ class CandidateSearch:
                 )  # fmt: skip
                 search = NearestSearch(gateway, target)
                 vectors = encoded.query.vectors
-                if self.plan.section.parts is None:
-                    [nearest] = await search.nearest([vectors], self.count)
-                    documents = nearest.documents
-                else:  # each part's own, as many of each
-                    of_parts = await search.nearest([*vectors[:, np.newaxis]], -(-self.count // len(vectors)))
-                    documents = united([nearest.documents for nearest in of_parts])
-        return NearestToQuery(documents, filters, search.assumed)
+                queries = [vectors] if self.plan.section.parts is None else [*vectors[:, np.newaxis]]
+                nearest = await search.nearest(queries, -(-self.count // len(queries)))
+        return NearestToQuery(united([hits.documents for hits in nearest]), filters, search.assumed)
 
     def _searches(self) -> AbstractAsyncContextManager[TargetSearches]:
         """Open what sends several searches in one `_msearch`."""

@@ -95,7 +95,7 @@ def order(plan: SearchPlan, window: ScoredWindow, calibration: Calibration | Non
         for part in window.parts or [window]
     ]
     tied = any(len(np.unique(ranking.scores)) < len(ranking.scores) for ranking in rankings)
-    turns = in_turns(rankings) if window.parts else None
+    turns = in_turns(rankings, len(window.hits)) if window.parts else None
     ranking = rankings[0] if turns is None else turns.ranking
     relevance: dict[str, Any] = {}
     if window.relevance is not None and calibration is not None:

@@ -37,10 +37,10 @@ class Turns:
         return [first, *(part for part in np.flatnonzero(self.ranks[:, place] <= rank).tolist() if part != first)]
 
 
-def in_turns(rankings: Sequence[OrderedScores]) -> Turns:
-    """Return the order in turns of p rankings of the same n documents; scores never rise."""
+def in_turns(rankings: Sequence[OrderedScores], documents: int) -> Turns:
+    """Return the order in turns of p rankings of the same ones of n documents; scores never rise."""
     orders = np.stack([ranking.order for ranking in rankings])
-    ranks = np.full((len(orders), orders.max(initial=-1) + 1), orders.shape[1])
+    ranks = np.full((len(orders), documents), documents)
     np.put_along_axis(ranks, orders, np.arange(orders.shape[1])[np.newaxis], axis=1)
     turns = orders.T.ravel()
     shown = np.sort(np.unique(turns, return_index=True)[1])
