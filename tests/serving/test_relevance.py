@@ -188,5 +188,8 @@ def test_another_name_of_one_index_has_its_calibration(fitted: Fitted, stack: Se
     alias = {"index": fitted.index, "alias": f"{fitted.index}-alias"}
     assert call(stack.engine, "POST", "/_aliases", {"actions": [{"add": alias}]}).status == 200
     body = {"query": {"match": {"text": CATS}}, "rescore": {"ttc": {"relevance": True}}}
-    reply = call(fitted.gateway, "POST", f"/{target.format(index=fitted.index)}/_search", body)
+    try:
+        reply = call(fitted.gateway, "POST", f"/{target.format(index=fitted.index)}/_search", body)
+    finally:
+        call(stack.engine, "POST", "/_aliases", {"actions": [{"remove": alias}]})
     assert relevances(reply) == relevances(asked(fitted, relevance=True))
