@@ -199,7 +199,14 @@ class RescoredSearch:
         for item in self._items:
             if item.plan.reads_passages or item.plan.section.shows_map:
                 await add_evidence(
-                    self._gateway, response, item.plan, item.method, self._caller, since=since, started=self._started
+                    self._gateway,
+                    response,
+                    item.plan,
+                    item.method,
+                    self._caller,
+                    self._search_again,
+                    since=since,
+                    started=self._started,
                 )
         response["ttc"]["took"]["first_pass"] = round(response["ttc"]["took"]["first_pass"] + self._further_ms, 2)
         add_took(response, self._further_ms)

@@ -18,8 +18,9 @@ DEFAULT_METHOD = "blend"
 MAX_WEIGHT = 1e9
 MAX_CANDIDATES = 10_000
 MAX_PASSAGES = 10
+MAX_CONTEXT = 500
 OF_RELEVANCE = ("relevance", "min_relevance")
-OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages", *OF_RELEVANCE)
+OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages", "context", *OF_RELEVANCE)
 """Keys that are valid in `rescore` only."""
 _OF_WINDOW = '{"rescore": {"window_size": 50, "ttc": {}}}'
 _OF_BODY = '{"query": {"match": {"title": "bees"}}, "from": 0, "size": 10, "rescore": {"ttc": {}}}'
@@ -116,6 +117,13 @@ class Section(BaseModel):
         description="Maximum number of passages per hit: the parts of its text that match the query best, by the "
         "stored token vectors. In `rescore` only.",
     )
+    context: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_CONTEXT,
+        description="Number of words before and after each of the `passages`, which then also contain their `text`. "
+        "Passages of a field that meet are joined.",
+    )
 
     relevance: bool = Field(
         False,
@@ -182,6 +190,8 @@ def parse_section(data: Any, *, default_method: str | None = None, model: type[S
     section = validated(model, data, model.place)
     if section.query_text is not None and section.query_texts is not None:
         raise InvalidRequest(f"[{model.place}] takes [query_text] or [query_texts], not both")
+    if section.context is not None and not section.passages:
+        raise InvalidRequest(f'[{model.place}.context] widens [passages], which is missing: add "passages": 1')
     check_query(section.query_texts or (section.query_text or "",))
     return section
 
