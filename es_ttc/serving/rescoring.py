@@ -24,6 +24,7 @@ from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.first_pass import search_again
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest
+from es_ttc.serving.request.section import Section
 from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following, rest_of_page
 from es_ttc.serving.rescore.evidence import add_evidence
 from es_ttc.serving.rescore.page import (
@@ -136,6 +137,11 @@ class RescoredSearch:
         self._whole = {key: value for key, value in self._plan.body.items() if key not in later}
         self._further_ms = 0.0  # of requests after the first pass
         self._window: Sequence[Any] = ()  # a wide window takes milliseconds to free: after the response is sent
+
+    @property
+    def sections(self) -> list[Section]:
+        """The sections of its items."""
+        return [item.plan.section for item in self._items]
 
     @property
     def first_pass(self) -> dict[str, Any]:

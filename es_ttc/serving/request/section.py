@@ -93,8 +93,9 @@ class Section(BaseModel):
     )
     detail: bool | Literal["map"] = Field(
         False,
-        description="Whether hits contain their first-pass rank and the method's details. `map`: also the cosines of "
-        "each token of a hit's text with the query, by scale and by query token. In `rescore` only.",
+        description="Whether `_ttc` of each hit contains its first-pass rank, the method's details, and `method`, "
+        "`applied` and `reason` for clients that keep only hits. `map`: also the cosines of each token of a hit's text "
+        "with the query, by scale and by query token. In `rescore` only.",
     )
     score_mode: ScoreMode = Field(
         ScoreMode.REPLACE,
