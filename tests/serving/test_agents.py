@@ -79,6 +79,7 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         [index] = await ask(client, "list_indices", index=stack.index)
         fields = {one.pop("name"): one for one in index.pop("filter_fields")}
         expected = {"documents": 60, "encoded": 1, "text_fields": ["title", "text"], "aliases": []}
+        assert index.pop("languages") == ["English"]
         assert index == {"name": stack.index, **expected}
         assert fields["group.keyword"]["type"] == "keyword"
         assert set(fields["group.keyword"]["examples"]) < {f"g{number}" for number in range(7)}
