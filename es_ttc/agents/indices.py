@@ -11,7 +11,7 @@ from es_ttc.agents.filters import FilterField, Sample, sample_of
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.spec import STATE
-from es_ttc.serving.engine import EngineClient
+from es_ttc.serving.engine import EngineClient, NotForCaller
 from es_ttc.serving.features.index_meta import features_of
 
 MAX_WITH_FIELDS = 20
@@ -43,7 +43,12 @@ class IndexInfo(BaseModel):
 async def indices_with_features(gateway: EngineClient, target: str) -> list[IndexInfo]:
     """Return the indices behind a name, an alias or a pattern that have features, of their own or in a side index."""
     path = quote(target, safe=",*")
-    features = await features_of(gateway, path, failing=_FAILING)
+    try:
+        features = await features_of(gateway, path, failing=_FAILING)
+    except NotForCaller as error:
+        if "*" not in target:
+            raise
+        raise NotForCaller(f"{error}: name an [index] that you may read") from error
     aliases = await gateway.json("GET", f"/{path}/_alias".encode(), failing=_FAILING)
     names = sorted(features)
     with_fields = names if len(names) <= MAX_WITH_FIELDS else []

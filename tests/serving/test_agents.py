@@ -1,6 +1,7 @@
 """The tools for agents, used by the SDK's own client: over standard input and output, and over HTTP."""
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -16,9 +17,10 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-from tests.serving.client import call
+from tests.serving.client import Reply, call
 from tests.serving.conftest import SearchStack, fill
 from tests.serving.corpus import by_id, corpus
+from tests.serving.relay import relay
 from tests.serving.test_engine_requests_of_a_search import attached
 from tests.support.encoders import Renamed
 
@@ -112,6 +114,19 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         texts = {one["field"]: one["text"] for one in document["texts"]}
         assert texts == {name: text for name, text in by_id(best["id"]).items() if name in ("title", "text")}
         assert {"number", "group", "kind"} == set(document["values"])
+
+
+async def test_rights_as_opensearchs_security_plugin_judges_them(stack: SearchStack) -> None:
+    """It refuses a pattern that names indices without a right, which the node of the tests does not have."""
+    error = {"reason": "no permissions for [indices:admin/mappings/get]"}
+    refused = Reply(403, {"content-type": "application/json"}, json.dumps({"error": error, "status": 403}).encode())
+    with relay(stack.gateway) as seen:
+        seen.before = lambda passed: refused if "*" in passed.target else None
+        async with agent_of(seen.url) as client:
+            assert "name an [index] that you may read" in await ask(client, "list_indices")
+            [index] = await ask(client, "list_indices", index=stack.index)
+            found = await ask(client, "search", index=index["name"], query="a cat drinks milk", size=1)
+            assert found["ranked_by"] == "blend"
 
 
 @on_both_engines

@@ -16,7 +16,8 @@ from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable
 from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.calibration import calibration_of
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, ROOT
-from es_ttc.serving.engine import EngineClient, IncompleteAnswer
+from es_ttc.serving.answer_forms import Form
+from es_ttc.serving.engine import EngineClient, IncompleteAnswer, NotForCaller
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.vectors.moments import Moments
@@ -117,19 +118,25 @@ class Described(NamedTuple):
 async def features_of(engine: EngineClient, target: str, *, failing: str) -> dict[str, Described]:
     """Return where each index behind a target has its features, by its name: in itself, or in the side index in use.
 
-    The target is quoted for a path.
+    The target is quoted for a path. A caller without rights on side indices sees none.
     """
+
+    async def read(path: str, query: Mapping[str, str], form: Form) -> Any:
+        encoded = urlencode(query).encode()
+        return await engine.json("GET", path.encode(), encoded, failing=failing, in_own_words=True, form=form)
+
+    async def of_sides() -> Any:
+        hidden = {**with_features, "expand_wildcards": "open,hidden", "allow_no_indices": "true"}
+        try:
+            return await read(f"/{side_alias('*')}/_mapping", hidden, _META)
+        except NotForCaller:  # of OpenSearch; Elasticsearch answers with those that the caller may see
+            return {}
+
     with_features = {"filter_path": f"*.mappings._meta.{ROOT}"}
-    hidden = {**with_features, "expand_wildcards": "open,hidden", "allow_no_indices": "true"}
     searched, own, sides = await asyncio.gather(
-        *(
-            engine.json("GET", path.encode(), urlencode(query).encode(), failing=failing, in_own_words=True, form=form)
-            for path, query, form in (
-                (f"/{target}/_field_caps", {"fields": "_id"}, {"indices": [str]}),
-                (f"/{target}/_mapping", with_features, _META),
-                (f"/{side_alias('*')}/_mapping", hidden, _META),
-            )
-        )
+        read(f"/{target}/_field_caps", {"fields": "_id"}, {"indices": [str]}),
+        read(f"/{target}/_mapping", with_features, _META),
+        of_sides(),
     )
     described = [Described(name, mapping["mappings"]["_meta"][ROOT]) for name, mapping in (own | sides).items()]
     by_source = {one.meta.get("source", one.holder): one for one in described}
