@@ -20,6 +20,7 @@ from es_ttc.agents.indices import IndexInfo, indices_with_features, text_fields_
 from es_ttc.common.validation import first_error
 from es_ttc.errors import EsTtcError, InvalidRequest
 from es_ttc.index.mappings.queries import matching
+from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.serving.admin.explain import Explanation
 from es_ttc.serving.engine import EngineClient
 from es_ttc.serving.http.caller import Caller
@@ -59,6 +60,7 @@ class FoundDocument(BaseModel):
     score: float | None
     relevance: float | None = Field(description="Probability that it is relevant, if the index has a calibration.")
     title: str | None = Field(description="The beginning of its first text field, if the index has several.")
+    answers: list[str] = Field(description="The query and the questions that it is for, if there are `questions`.")
     passages: list[Excerpt] = Field(description="The parts of its text that match best; else its beginning.")
 
 
@@ -70,6 +72,7 @@ class SearchResult(BaseModel):
     total: int | None
     nothing_here: str | None = Field(description="Why there is no document: none is relevant enough.")
     facets: dict[str, dict[str, int]] = Field(description="By field, its most frequent values and their documents.")
+    open: list[str] = Field(description="Questions that no document answers, as far as can be told.")
     hits: list[FoundDocument]
 
 
@@ -129,7 +132,10 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
         query: Annotated[str, Field(description="What to look for, in plain words.")],
         questions: Annotated[
             list[str] | None,
-            Field(max_length=MAX_QUESTIONS, description="Further questions: a document counts by its best one."),
+            Field(
+                max_length=MAX_QUESTIONS,
+                description="The query's parts, a question each: the hits are the best of query and parts in turns.",
+            ),
         ] = None,
         size: Annotated[int, Field(ge=1, le=MAX_HITS, description="Number of documents.")] = 10,
         method: Annotated[str, Field(description="Ranking method.")] = "blend",
@@ -153,7 +159,8 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
             requests = gateway(context)
             await require_fields(requests, index, filter, fields=fields or (), facets=facets or ())
             names = fields or await text_fields_of(requests, index)
-            body = _body([query, *(questions or ())], method, size, names, filter, min_relevance, passages)
+            texts = [*dict.fromkeys(text for text in (query, *(questions or ())) if text.strip())] or [query]
+            body = _body(texts, method, size, names, filter, min_relevance, passages)
             counted = {name: {"terms": {"field": name, "size": _MAX_FACET_VALUES}} for name in facets or ()}
             answer = await _search(requests, index, body | ({"aggs": counted} if counted else {}))
             summary = answer.get("ttc") or {}
@@ -165,7 +172,8 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
                 total=(answer["hits"].get("total") or {}).get("value"),
                 nothing_here=_nothing_here(summary),
                 facets={name: dict(value_counts(found)) for name, found in answer.get("aggregations", {}).items()},
-                hits=[_document(hit, names, passages, characters) for hit in hits],
+                open=[texts[part["part"]] for part in summary.get("parts", ()) if part.get("open")],
+                hits=[_document(hit, names, passages, characters, texts) for hit in hits],
             )
 
     async def read(
@@ -252,13 +260,14 @@ def _body(
     read = min(MAX_PASSAGES, passages + _IN_TITLES)
     # With a bound, hits of the engine's own ranking would be taken for relevant ones.
     least = {} if min_relevance is None else {"min_relevance": min_relevance, "on_error": "fail"}
+    each = {"parts": "each"} if len(texts) > 1 and method not in STRATEGIES else {}
     return {
         "query": match if filters is None else {"bool": {"must": [match], "filter": [filters]}},
         "size": size,
         "_source": [*fields],
         "rescore": {
             "window_size": max(size, AGENT_WINDOW),
-            "ttc": {"method": method, "query_texts": [*texts], "detail": True, "passages": read, **least},
+            "ttc": {"method": method, "query_texts": [*texts], "detail": True, "passages": read, **least, **each},
         },
     }
 
@@ -278,20 +287,24 @@ def _nothing_here(summary: Mapping[str, Any]) -> str | None:
     return f"no document reaches a relevance of {relevance['min']}: {greatest}"
 
 
-def _document(hit: Mapping[str, Any], fields: Sequence[str], passages: int, characters: int) -> FoundDocument:
-    """Return a hit with its title and passages, which have a number of characters together."""
+def _document(
+    hit: Mapping[str, Any], fields: Sequence[str], passages: int, characters: int, texts: Sequence[str]
+) -> FoundDocument:
+    """Return a hit of a search for texts with its title and passages, which have a number of characters together."""
     title, quoted = "", fields
     if len(fields) > 1:
         first = text_of(hit.get("_source") or {}, fields[0])
         title = excerpt(fields[0], first, 0, min(_TITLE_CHARACTERS, characters // 3)).text
         if len(title) == len(first):
             quoted = fields[1:]
+    details = hit.get("_ttc") or {}
     return FoundDocument(
         index=hit["_index"],
         id=hit["_id"],
         score=hit.get("_score"),
-        relevance=(hit.get("_ttc") or {}).get("relevance"),
+        relevance=details.get("relevance"),
         title=title or None,
+        answers=[texts[part] for part in details.get("parts") or ()],
         passages=best_passages(hit, quoted, passages, min(_MAX_PASSAGE * passages, characters - len(title))),
     )
 

@@ -4,7 +4,8 @@ The mean of words is what compares with tokens where the pooled vector is no mea
 """
 
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from dataclasses import replace
+from itertools import chain, islice
 
 import numpy as np
 
@@ -18,18 +19,30 @@ def encode(queries: Sequence[Sequence[str]], encoder: Encoder, *, tokens: bool) 
     late, words = encoder.identity.late_interaction, needs_words(encoder)
     encodings = encoder.encode([*chain(*queries)], role="query", tokens=tokens or late or words)
     means = word_means(encodings) if words else None
-    ends = [*accumulate(map(len, queries))]
-    return [
-        Query(
-            texts[0],
-            encodings.pooled[end - len(texts) : end],
-            encodings.tokens[end - len(texts)] if tokens or late else None,
-            late=late,
-            word_means=None if means is None else means[end - len(texts) : end],
-            token_spans=encodings.offsets[end - len(texts)] if tokens or late else None,
-        )
-        for texts, end in zip(queries, ends, strict=True)
-    ]
+    of_texts = iter(
+        [
+            Query(
+                text,
+                encodings.pooled[place : place + 1],
+                encodings.tokens[place] if tokens or late else None,
+                late=late,
+                word_means=None if means is None else means[place : place + 1],
+                token_spans=encodings.offsets[place] if tokens or late else None,
+            )
+            for place, text in enumerate(chain(*queries))
+        ]
+    )
+    return [_together([*islice(of_texts, len(texts))]) for texts in queries]
+
+
+def _together(parts: Sequence[Query]) -> Query:
+    """Return one query of the queries of its texts."""
+    first, *others = parts
+    if not others:
+        return first
+    vectors = np.concatenate([part.vectors for part in parts])
+    means = [part.word_means for part in parts if part.word_means is not None]
+    return replace(first, vectors=vectors, word_means=np.concatenate(means) if means else None, parts=tuple(parts))
 
 
 def needs_words(encoder: Encoder) -> bool:

@@ -75,6 +75,7 @@ class Query:
         late: Whether the encoder is a late-interaction model, whose ``tokens`` are always given.
         word_means: ``(r, d)`` float32 unit rows, for each text the mean of its words' token vectors; None for an
             encoder whose pooled vector is the mean of all tokens.
+        parts: The query of each text by itself; empty for a single text.
     """
 
     text: str
@@ -84,6 +85,7 @@ class Query:
     late: bool = False
     word_means: Float32 | None = None
     token_spans: NDArray[np.int32] | None = None
+    parts: "tuple[Query, ...]" = ()
 
     @property
     def of_tokens(self) -> Float32:

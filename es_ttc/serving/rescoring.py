@@ -89,7 +89,7 @@ class Rescoring:
         bare = items[0].reads_bare_hits and not request.is_multi and can_split(whole)
         search = RescoredSearch(self._gateway, whole, items, caller, again, request.started, bare=bare)
         item.body = search.first_pass
-        if whole.is_divided:
+        if whole.asks_named_scores:
             others = [pair for pair in plan.params if pair[0] != NAMED_SCORES]
             item.params = [*others, (NAMED_SCORES, "true")]
         return search
@@ -152,8 +152,8 @@ class RescoredSearch:
 
     @property
     def _asked(self) -> dict[str, Any]:
-        """The whole request, with the names of the query's parts if it is divided."""
-        return self._whole if self._plan.parts is None else self._plan.parts.asked(self._whole)
+        """The whole request, with the names of the query's parts and of the question's parts."""
+        return self._plan.asked(self._whole)
 
     @property
     def has_plain_answer(self) -> bool:

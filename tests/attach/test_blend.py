@@ -1,6 +1,6 @@
 """Blend over attached indices: the same ranking as with features of their own, and nothing past filter and source."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -32,9 +32,10 @@ def blended(
     query: dict[str, Any] = WORDS,
     size: int = WINDOW,
     texts: Sequence[str] = (CATS,),
+    section: Mapping[str, Any] | None = None,
     **body: Any,
 ) -> Reply:
-    rescore = {"window_size": WINDOW, "ttc": {"query_texts": [*texts], "on_error": "fail"}}
+    rescore = {"window_size": WINDOW, "ttc": {"query_texts": [*texts], "on_error": "fail", **(section or {})}}
     return search(gateway, index, {"query": query, "size": size, "rescore": rescore, **body})
 
 
@@ -43,8 +44,9 @@ async def test_the_ranking_is_that_of_an_index_with_features_of_its_own(
 ) -> None:
     await native(engine, f"{shop}-native", spec, encoder)
     await attach(engine, shop, spec, encoder)
-    for start, texts in ((0, (CATS,)), (WINDOW, (CATS,)), (0, (CATS, "a dog sleeps in the snow"))):
-        page: dict[str, Any] = {"from": start, "_source": ["title"], "texts": texts}
+    two = (CATS, "a dog sleeps in the snow")
+    for start, texts, section in ((0, (CATS,), {}), (WINDOW, (CATS,), {}), (0, two, {}), (0, two, {"parts": "each"})):
+        page: dict[str, Any] = {"from": start, "_source": ["title"], "texts": texts, "section": section}
         expected, got = (blended(gateway, index, DEAREST, **page) for index in (f"{shop}-native", shop))
         assert got.status == 200, got.body
         assert got.ids == expected.ids
@@ -52,8 +54,11 @@ async def test_the_ranking_is_that_of_an_index_with_features_of_its_own(
         assert got.json()["ttc"]["candidates"] == expected.json()["ttc"]["candidates"]
         assert got.json()["ttc"]["candidates"]["joined"] > 0
         assert got.json()["hits"]["hits"][0]["_source"] == expected.json()["hits"]["hits"][0]["_source"]
+        assert got.json()["ttc"].get("parts") == expected.json()["ttc"].get("parts")
     nothing = blended(gateway, shop, {"match": {"body": "zebra"}})
     assert "cat" in nothing.json()["hits"]["hits"][0]["_source"]["body"]
+    of_both = blended(gateway, shop, texts=two, section={"parts": "each"}).json()["hits"]["hits"]
+    assert all(word in hit["_source"]["body"] for word, hit in zip(("milk", "dog"), of_both, strict=False))
 
 
 async def test_filters_and_aliases_bind_what_a_side_index_proposes(

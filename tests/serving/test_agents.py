@@ -102,6 +102,8 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         assert filtered["facets"] == {"group.keyword": {"g3": len(filtered["hits"])}}
         two = {"query": "drinks milk", "questions": ["sings before rain"], "size": 24}  # 12 documents each
         both = await ask(client, "search", index=stack.index, **two)
+        assert [hit["answers"][0] for hit in both["hits"][:2]] == ["drinks milk", "sings before rain"]
+        assert best["answers"] == found["open"] == []
         shown = [passage["text"] for hit in both["hits"] for passage in hit["passages"]]
         assert all(any(part in text for text in shown) for part in ("drinks milk", "sings before rain"))
 

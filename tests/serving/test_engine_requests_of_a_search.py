@@ -37,7 +37,8 @@ def rescore(**section: Any) -> dict[str, Any]:
 
 
 SPECTRAL = {"query": QUERY, **rescore(method="spectral")}
-BLEND = {"query": QUERY, "rescore": {"window_size": 10, "ttc": {"timeout": "60s", "on_error": "fail"}}}
+TIMED = {"timeout": "60s", "on_error": "fail"}
+BLEND = {"query": QUERY, "rescore": {"window_size": 10, "ttc": TIMED}}
 FILTERED = {"bool": {"must": QUERY, "filter": {"range": {"number": {"gte": 0}}}}}
 GROUPS = {"field": "group.keyword"}
 KNN = {"field": "ttc.vector", "query_text": "cat drinks milk", "k": 5}
@@ -46,6 +47,10 @@ SEARCHES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     "`spectral`, window of one page": {**SPECTRAL, "size": 40},
     "`spectral`, wide window": SPECTRAL,
     "`blend`, candidates join": BLEND,
+    "`blend`, two parts of a question": {
+        "query": QUERY,
+        "rescore": {"window_size": 10, "ttc": {**TIMED, "query_texts": ["cat drinks milk", "rain"], "parts": "each"}},
+    },
     "`blend`, `collapse`": {**BLEND, "collapse": GROUPS},
     "`blend`, `collapse` with `inner_hits`": {**BLEND, "collapse": {**GROUPS, "inner_hits": {"name": "members"}}},
     "`blend`, `aggs`": {**BLEND, "aggs": {"groups": {"terms": GROUPS}}},

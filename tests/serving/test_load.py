@@ -86,7 +86,7 @@ async def test_callers_take_turns_at_threads() -> None:
 
 
 def body(**section: Any) -> dict[str, Any]:
-    ttc = {"query_text": CATS, **section}
+    ttc = {**({} if "query_texts" in section else {"query_text": CATS}), **section}
     return {"query": EVERYTHING, "size": 5, "_source": False, "rescore": {"window_size": 50, "ttc": ttc}}
 
 
@@ -102,7 +102,7 @@ def test_many_searches_at_once_give_up_what_costs_most(stack: SearchStack) -> No
     rungs: Counter[str] = Counter()
     milliseconds = 8000  # halved until a machine of any speed has gone down all rungs
     while len(rungs) < 3 and (milliseconds := milliseconds // 2) > 5:
-        for told in summaries(timeout=f"{milliseconds}ms"):
+        for told in summaries(timeout=f"{milliseconds}ms", query_texts=[CATS, "an owl sings"], parts="each"):
             load = told.get("load")
             if load is None:
                 continue
@@ -113,6 +113,7 @@ def test_many_searches_at_once_give_up_what_costs_most(stack: SearchStack) -> No
                 assert "so many searches" in told["reason"]
             elif told["applied"]:
                 assert told["signals"] == REDUCED
+                assert [part["part"] for part in told["parts"]] == [0, 1]
                 assert "missing_signals" not in told
                 assert ("candidates" in told) == (load["rung"] == "no_tokens")
     assert len(rungs) == 3, rungs

@@ -123,6 +123,16 @@ def group(hit: dict[str, Any]) -> str:
     return str(hit["_source"]["group"])
 
 
+def test_parts_of_a_question_without_a_relevant_hit_are_open(fitted: Fitted) -> None:
+    parts: dict[str, Any] = {"query_texts": [CATS, GIBBERISH], "parts": "each"}
+    reply = asked(fitted, **parts).json()
+    answered, without = reply["ttc"]["parts"]
+    assert (answered["open"], without["open"]) == (False, True), reply["ttc"]
+    assert without["relevance"] < LEAST < answered["relevance"] == reply["ttc"]["relevance"]["greatest"]
+    assert {*reply["hits"]["hits"][0]["_ttc"]} == {"parts"}
+    assert min(relevances(asked(fitted, min_relevance=LEAST, relevance=True, size=100, **parts))) >= LEAST
+
+
 def test_min_relevance_above_all_hits_is_an_empty_page(fitted: Fitted) -> None:
     hits = asked(fitted, GIBBERISH, min_relevance=LEAST).json()["hits"]
     assert (hits["total"]["value"], hits["max_score"], hits["hits"]) == (0, None, [])

@@ -157,6 +157,12 @@ def test_a_method_without_features_needs_no_hash(alone: str) -> None:
             "illegal_argument_exception",
             "[scale]",
         ),
+        (
+            {"ttc": {"query_texts": ["x", "y"], "parts": "each"}},
+            400,
+            "illegal_argument_exception",
+            "[ttc.parts] needs a search through the gateway",
+        ),
     ],
     ids=str,
 )

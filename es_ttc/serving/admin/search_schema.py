@@ -17,13 +17,18 @@ from es_ttc.rescorers import registry as rescorers
 from es_ttc.retrievers import registry as retrievers
 from es_ttc.rewriters import registry as rewriters
 from es_ttc.serving.plan.items import ExtSection
-from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, OF_RESCORE, Section
+from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, MAX_PARTS, OF_RESCORE, Section
 
 SearchSchema = dict[str, Any]
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _ONE_TEXT = "query_texts"
 """A key that a query does not take: it has one text."""
+_PARTS = {
+    "required": [_ONE_TEXT],
+    "properties": {_ONE_TEXT: {"minItems": 2, "maxItems": MAX_PARTS}, "method": {"not": {"enum": sorted(STRATEGIES)}}},
+}
+"""What the parts of a question need."""
 
 
 @cache
@@ -85,6 +90,7 @@ def _section(section: SearchSchema, hook: str, params: Mapping[str, SearchSchema
     if hook in ("rescore", "ext"):
         keys["method"] = keys["method"] | {"default": DEFAULT_METHOD}
         cases.append(_params_if({"not": {"required": ["method"]}}, params[DEFAULT_METHOD]))
+        cases.append({"if": {"required": ["parts"], "properties": {"parts": {"const": "each"}}}, "then": _PARTS})
     else:
         keys["detail"] = {**{key: one for key, one in keys["detail"].items() if key != "anyOf"}, "type": "boolean"}
     return {

@@ -173,8 +173,9 @@ class Sidecar:
             raise InvalidRequest(
                 "[ttc.candidates] needs a search through the gateway: the engine's plugin sees the window alone"
             )
-        if section.relevance_key is not None:
-            raise InvalidRequest(f"[ttc.{section.relevance_key}] needs a search through the gateway")
+        for key in (section.relevance_key, section.parts and "parts"):
+            if key is not None:
+                raise InvalidRequest(f"[ttc.{key}] needs a search through the gateway")
         if not (texts := texts_in(section)):
             raise MissingText("[ttc.query_text] is missing: inside the engine the text must be given here")
         if section.method in STRATEGIES:

@@ -176,8 +176,13 @@ class Encoders:
         if not np.isfinite(query.vectors).all():
             raise EncoderError(f"encoder [{encoder.identity.key}] gave a query a vector that is not finite")
         key = encoder.identity.key
-        held = (query.vectors, query.tokens, query.word_means, query.token_spans)
-        weight = sum(one.nbytes for one in held if one is not None) + sum(map(len, texts))
+        arrays = [
+            array
+            for part in (query, *query.parts)
+            for array in (part.vectors, part.tokens, part.word_means, part.token_spans)
+            if array is not None
+        ]
+        weight = sum(array.nbytes for array in arrays) + sum(map(len, texts))
         self._queries.put((key, texts, tokens), query, weight)
         return EncodedQuery(query, key, time.perf_counter() - started)
 

@@ -64,12 +64,14 @@ class WindowScorer:
         encoder: str | None = None,
         located: FeatureLocations | None = None,
         words: Float32 | None = None,
+        part_words: Float32 | None = None,
     ) -> WindowScores:
         """Return the scores of hits.
 
         ``joined`` hits at the end are not of the first pass, ``pinned`` ones at the beginning are pinned. ``words`` are
-        the scores of the query's words, None if they are the engine's scores. Hits, ``encoder`` and ``located`` are as
-        :meth:`WindowReader.read` takes them.
+        the scores of the query's words, None if they are the engine's scores; ``part_words``, ``(p, n)``, those of each
+        text's words, None if they are the query's. Hits, ``encoder`` and ``located`` are as :meth:`WindowReader.read`
+        takes them.
         """
         first_pass = first_pass_scores(hits)
         numbers = await self._read_numbers(hits, method, request.caller) if hits and method.fields else {}
@@ -82,11 +84,35 @@ class WindowScorer:
                 bare = replace(bare, present={Feature.FIRST_PASS: np.arange(len(hits)) < len(hits) - joined})
             read = partial(self.reader.read, hits, bare, method.features, encoder=encoder)
             prepared = await read(request, located=located, assume=True)
-        scores = await self.score_read(prepared, first_pass, method, request.timings)
+
+        async def scored(prepared: PreparedWindow) -> WindowScores:
+            if not request.each:
+                return await self.score_read(prepared, first_pass, method, request.timings)
+            rows = None if part_words is None else [scaled_scores(row, pinned, joined) for row in part_words]
+            return await self._score_parts(prepared, first_pass, rows, method, request.timings)
+
+        scores = await scored(prepared)
         if prepared.confirmed is not None and not await prepared.confirmed:
-            prepared = await read(replace(request, coverage=None))
-            scores = await self.score_read(prepared, first_pass, method, request.timings)
+            scores = await scored(await read(replace(request, coverage=None)))
         return scores
+
+    async def _score_parts(
+        self,
+        prepared: PreparedWindow,
+        first_pass: Float32,
+        words: Sequence[Float32] | None,
+        method: Method,
+        timings: Timings,
+    ) -> WindowScores:
+        """Return a window's scores by each text of the query; ``words``, ``(n,)`` each, are those of their words."""
+        parts = []
+        for number, query in enumerate(prepared.query.parts):
+            window = prepared.window
+            if words is not None:
+                window = replace(window, first_pass=words[number][prepared.mask])
+            part = replace(prepared, query=query, window=window)
+            parts.append(await self.score_read(part, first_pass, method, timings))
+        return replace(prepared.scored(np.max([part.values for part in parts], axis=0), first_pass, {}), parts=parts)
 
     async def score_read(
         self, prepared: PreparedWindow, first_pass: Float32, method: Method, timings: Timings
@@ -134,7 +160,7 @@ class WindowScorer:
             raise
         except Exception as error:  # a method may raise anything
             raise ScoringError(f"method [{method.rescorer.name}] failed: {type(error).__name__}: {error}") from error
-        timings.score = (time.perf_counter() - started) * 1000
+        timings.score += (time.perf_counter() - started) * 1000
         return checked_scores(np.asarray(scores), len(window), method.rescorer), signals
 
     async def _read_numbers(
@@ -153,5 +179,6 @@ class WindowScorer:
 def without_features(bare: Window, request: WindowRequest) -> PreparedWindow:
     """Return a window for a method that reads no features."""
     every = np.ones(len(bare), np.bool_)
-    query = Query(next(iter(request.texts), ""), np.zeros((0, 0), np.float32))
+    parts = tuple(Query(text, np.zeros((0, 0), np.float32)) for text in request.texts or ("",))
+    query = replace(parts[0], parts=parts if request.each else ())
     return PreparedWindow(window=bare, query=query, mask=every, complete=every)

@@ -137,6 +137,7 @@ class WindowRequest:
         caller: The request context with which features and calibrations are read.
         timings: Receives the times of the stages.
         coverage: Receives how many documents are encoded; None if those that are not are not to be queued.
+        each: Whether each text scores the window by itself.
     """
 
     texts: tuple[str, ...]
@@ -144,6 +145,7 @@ class WindowRequest:
     caller: Caller
     timings: Timings
     coverage: Coverage | None = None
+    each: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,11 +194,14 @@ class WindowScores(PreparedWindow):
         values: ``(n,)`` float32, scores for the response; 0 for a hit without a score.
         first_pass: ``(n,)`` float32, the engine's scores.
         signals: Values of each signal for the documents of `window`, if the method returns them.
+        parts: The same window scored by each text by itself, if the request asks for that; `values` are then the
+            greatest of theirs.
     """
 
     values: Float32
     first_pass: Float32
     signals: Mapping[str, Float32] = field(default_factory=dict)
+    parts: "Sequence[WindowScores]" = ()
 
     def has(self, place: int) -> bool:
         """Return whether the hit at a place has a score; hits after the window have none."""

@@ -195,7 +195,9 @@ class WindowReader:
     ) -> tuple[Query, Window]:
         """Return query and window with an encoding function and a calibration, if these are read."""
         if Feature.ENCODER in features.required:
-            query = replace(query, encode=encode_fn(await self._encoders.serving(key.encoder, key.index)))
+            encode = encode_fn(await self._encoders.serving(key.encoder, key.index))
+            parts = tuple(replace(part, encode=encode) for part in query.parts)
+            query = replace(query, encode=encode, parts=parts)
         if Feature.CALIBRATION in features.optional:
             calibration = await self._meta.calibration(key.index, key.encoder, caller)
             if calibration is None and Feature.CALIBRATION in features.required:

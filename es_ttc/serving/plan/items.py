@@ -12,7 +12,7 @@ from es_ttc.errors import InvalidRequest
 from es_ttc.reranking.strategies import STRATEGIES
 from es_ttc.rescorers.blend.rescorer import BlendParams, BlendRescorer, RerankerSignal
 from es_ttc.serving.request.body import body_integer, texts_of, texts_of_retriever
-from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, Section, parse_section
+from es_ttc.serving.request.section import DEFAULT_METHOD, KEY, MAX_PARTS, Section, parse_section
 
 DEFAULT_WINDOW = 100
 MAX_ITEMS = 4
@@ -46,6 +46,8 @@ class RescoreItem:
     def parse(cls, position: int, item: Mapping[str, Any]) -> Self:
         """Parse one item."""
         section = parse_section(item[KEY], default_method=DEFAULT_METHOD)
+        if section.parts is not None:
+            _check_parts(section, item[KEY].get("query_texts"))
         if _WINDOW_SIZE not in item:
             return cls(position, section, None)
         window = body_integer(item[_WINDOW_SIZE])
@@ -85,10 +87,35 @@ def parse_items(rescore: Any) -> RescoreItems | None:
         raise InvalidRequest(
             f"[{KEY}.{key}] is for method [{DEFAULT_METHOD}], not [{first.section.method}]: leave one out"
         )
+    if later and any(item.section.parts is not None for item in (first, *later)):
+        raise InvalidRequest(
+            f"[{KEY}.parts] needs the only item of [rescore] with [{KEY}] (a reranker in [blend] is an item too), got "
+            f"{1 + len(later)}: leave the others out, or [parts]"
+        )
     for item in later:
         require_later(item.section, item.position)
     _require_once([first.section, *(item.section for item in later)])
     return RescoreItems(natives, (first, *later))
+
+
+def _check_parts(section: Section, texts: Any) -> None:
+    """Refuse the parts of a question that are not several texts, or that a method cannot rank each by itself."""
+    if section.query_texts is None:
+        raise InvalidRequest(
+            f'[{KEY}.parts] "each" needs [query_texts]: give the text of each part there, e.g. ["a", "b"]'
+        )
+    if len(section.query_texts) < len(texts):
+        raise InvalidRequest(f"[{KEY}.query_texts] has an empty text, and [parts] ranks by each text: leave it out")
+    if not 2 <= len(texts) <= MAX_PARTS:
+        fix = "leave [parts] out" if len(texts) < 2 else "give fewer, or leave [parts] out"
+        raise InvalidRequest(
+            f'[{KEY}.parts] "each" takes 2 to {MAX_PARTS} texts in [query_texts], got {len(texts)}: {fix}'
+        )
+    if section.method in STRATEGIES:
+        raise InvalidRequest(
+            f"[{KEY}.parts] is not for [{section.method}], which reranks by one text: take another method, e.g. "
+            f"[{DEFAULT_METHOD}], or leave [parts] out"
+        )
 
 
 def find_rescore(rescore: Any) -> tuple[list[Any], list[dict[str, Any]]] | None:

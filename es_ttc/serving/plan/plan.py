@@ -28,6 +28,7 @@ from es_ttc.serving.plan.bodies import (
 )
 from es_ttc.serving.plan.highlights import Highlight, without_highlights
 from es_ttc.serving.plan.items import DEFAULT_WINDOW, RETRIEVER, RescoreItem, parse_items, ranked_texts
+from es_ttc.serving.plan.part_words import PartWords
 from es_ttc.serving.plan.query_parts import QueryParts, UndividedQuery, query_parts
 from es_ttc.serving.request.body import body_integer, boolean, fielded_texts, url_integer
 from es_ttc.serving.request.query import changes_scores
@@ -93,6 +94,7 @@ class SearchPlan:
         parts: What the query says besides its words, which multiplies the final score; None if it says nothing, or if
             the section combines both scores itself.
         undivided: Why what the query says besides its words cannot be told from them, or None.
+        part_words: The engine's scores of each part of the question; None if its texts are not ranked each by itself.
     """
 
     section: Section
@@ -114,6 +116,7 @@ class SearchPlan:
     by_further_keys: bool = False
     parts: QueryParts | None = None
     undivided: str | None = None
+    part_words: PartWords | None = None
 
     @property
     def total_up_to(self) -> int | None:
@@ -173,6 +176,16 @@ class SearchPlan:
         """Whether the engine is asked for the parts of the query, by named queries with scores."""
         return self.parts is not None and self.parts.query is not None
 
+    @property
+    def asks_named_scores(self) -> bool:
+        """Whether the engine is asked for scores by named queries."""
+        return self.is_divided or bool(self.part_words and self.part_words.queries)
+
+    def asked(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a body of the search that asks for the scores of named queries."""
+        body = body if self.parts is None else self.parts.asked(body)
+        return {**body} if self.part_words is None else self.part_words.asked(body)
+
     def page_alone(self) -> "SearchPlan":
         """Return the plan of a search whose window is not ranked: fewer hits are requested, if that is possible."""
         end = self.page.start + self.page.size
@@ -183,6 +196,12 @@ class SearchPlan:
     def undivided_query(self, reason: str | None = None) -> "SearchPlan":
         """Return the plan of a search whose query's words are not told from what else it says."""
         return replace(self, parts=None, undivided=reason)
+
+    def without_named_scores(self, reason: str) -> "SearchPlan":
+        """Return the plan of a search whose engine is not asked for the scores of named queries."""
+        plan = self.undivided_query(reason) if self.is_divided else self
+        asked = self.part_words is not None and self.part_words.queries
+        return replace(plan, part_words=PartWords(reason=reason)) if asked else plan
 
     @property
     def group_fields(self) -> list[Any]:
@@ -264,6 +283,8 @@ def plan_search(
         by_further_keys=by_further_keys,
     )
     plan = replace(plan, later=_later_plans(plan, later))
+    if section.parts is not None:
+        plan = replace(plan, part_words=PartWords.of(plan.body.get("query"), texts))
     return plan if by_retriever or "score_mode" in section.model_fields_set else _divided(plan, natives)
 
 

@@ -35,6 +35,7 @@ from es_ttc.serving.request.query import (
 from es_ttc.vectors.tokens import Float32
 
 _WORDS = "ttc-words-"
+PART = "ttc-part-"
 _AT = {f"ttc-at-{constant}": float(constant) for constant in (1, 10, 100)}
 _NO_TEXT = frozenset(
     {
@@ -82,10 +83,7 @@ class QueryParts:
 
     def named(self, post_filter: Any = None, further: Sequence[Any] = ()) -> dict[str, Any]:
         """Return a filter that names further clauses and the parts that are no clause of the query."""
-        constants = [_named(query, name) for name, query in self.constants.items()]
-        # Lucene adds up the boosts of equal clauses of queries that stand beside one another, if these are scored
-        should = [{"constant_score": {"filter": one}} for one in (*further, *constants)]
-        return {"bool": {"filter": [post_filter or {_ALL: {}}], "should": should}}
+        return with_named(post_filter, [*further, *(named(query, name) for name, query in self.constants.items())])
 
     def words(self, hits: Sequence[Mapping[str, Any]], first_pass: Float32) -> Float32:
         """Return the scores of the words alone, ``(n,)``."""
@@ -122,13 +120,13 @@ def query_parts(query: Any, texts: Sequence[str], boosts: Any) -> QueryParts | N
     divided = _Division({normalised_spaces(text).casefold() for text in texts})
     names: list[str] = []
 
-    def named(clause: Any) -> dict[str, Any]:
+    def of_words(clause: Any) -> dict[str, Any]:
         names.append(f"{_WORDS}{len(names)}")
-        return _named(clause, names[-1])
+        return named(clause, names[-1])
 
     try:
         if divided.kind(query) is _Kind.MIXED:
-            words, plain = divided.replaced(query, named), without_inner_hits(query)
+            words, plain = divided.replaced(query, of_words), without_inner_hits(query)
             constants = {name: divided.replaced(plain, _constant(at)) for name, at in _AT.items()}
             return QueryParts(words, constants, names, boosts)
     except RecursionError:
@@ -147,7 +145,7 @@ def without_parts(hit: dict[str, Any], *, with_scores: bool) -> None:
     matched = hit.get("matched_queries")
     if not isinstance(matched, Mapping):
         return
-    own = {name: score for name, score in matched.items() if not name.startswith(_WORDS) and name not in _AT}
+    own = {name: score for name, score in matched.items() if not name.startswith((_WORDS, PART)) and name not in _AT}
     if own:
         hit["matched_queries"] = own if with_scores else [*own]
     else:
@@ -250,8 +248,16 @@ def _together(kinds: Sequence[_Kind]) -> _Kind:
     return different.pop() if different else _Kind.OTHER
 
 
-def _named(clause: Any, name: str) -> dict[str, Any]:
+def named(clause: Any, name: str) -> dict[str, Any]:
+    """Return a clause with a name."""
     return {"bool": {"must": [clause], "_name": name}}
+
+
+def with_named(post_filter: Any, clauses: Sequence[Any]) -> dict[str, Any]:
+    """Return a filter that also names clauses, whether a document matches them or not."""
+    # Lucene adds up the boosts of equal clauses of queries that stand beside one another, if these are scored
+    should = [{"constant_score": {"filter": clause}} for clause in clauses]
+    return {"bool": {"filter": [post_filter or {_ALL: {}}], "should": should}}
 
 
 def _constant(at: float) -> Callable[[Any], Any]:

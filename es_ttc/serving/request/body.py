@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any, NamedTuple
 
 from es_ttc.errors import InvalidRequest
+from es_ttc.serving.request.query import as_clauses
 from es_ttc.serving.request.section import KEY
 
 TEXT = "query_text"
@@ -124,6 +125,42 @@ def texts_of_retriever(retriever: Any, not_text: Set[str] = frozenset()) -> Iter
         yield from _text(inner.get("inference_text"))
         for part in [inner.get("retriever"), *(parts if isinstance(parts, list) else ())]:
             yield from texts_of_retriever(part.get("retriever", part) if isinstance(part, Mapping) else None, not_text)
+
+
+def with_text(query: Any, text: str) -> dict[str, Any] | None:
+    """Return the clauses of a query that rank by texts, with another text; None if it has none.
+
+    Other clauses, names and inner hits are left out. A number or a date in `match` or `multi_match` matches no text.
+    """
+    [(kind, inner)] = query.items() if isinstance(query, Mapping) and len(query) == 1 else [("", None)]
+    if not isinstance(inner, Mapping):
+        return None
+    rest = _without_names(inner)
+    lenient = {"lenient": True} if kind in ("match", "multi_match") else {}
+    if kind in ("query_string", "simple_query_string"):
+        fields = inner.get("fields") or as_clauses(inner.get("default_field"))
+        plain = {"query": text, "flags": "NONE", "lenient": True}
+        return {"simple_query_string": plain | ({"fields": fields} if fields else {})}
+    if kind in _TEXT_IN_QUERY:
+        return {kind: {**rest, **lenient, "query": text}}
+    if kind in _TEXT_BY_FIELD:
+        options = {name: value if isinstance(value, Mapping) else {} for name, value in rest.items()}
+        own = {**lenient, _TEXT_BY_FIELD[kind]: text}
+        return {kind: {name: {**_without_names(given), **own} for name, given in options.items()}}
+    parts = [with_text(part, text) for key in _PARTS.get(kind, ()) for part in as_clauses(inner.get(key))]
+    clauses = [*{repr(clause): clause for clause in parts if clause is not None}.values()]
+    if not clauses:
+        return None
+    if kind in ("nested", "has_child", "has_parent"):
+        return {kind: {**rest, "query": clauses[0]}}
+    boost = {"boost": inner["boost"]} if "boost" in inner else {}
+    if kind in ("dis_max", "hybrid"):
+        return {"dis_max": {"queries": clauses, "tie_breaker": inner.get("tie_breaker", 0.0), **boost}}
+    return {"bool": {"should": clauses, **boost}} if len(clauses) > 1 or boost else clauses[0]
+
+
+def _without_names(clause: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in clause.items() if key not in ("_name", "inner_hits")}
 
 
 def query_string_words(text: Any, kind: str = "query_string") -> Any:

@@ -19,8 +19,12 @@ MAX_WEIGHT = 1e9
 MAX_CANDIDATES = 10_000
 MAX_PASSAGES = 10
 MAX_CONTEXT = 500
+MAX_PARTS = 16
 OF_RELEVANCE = ("relevance", "min_relevance")
-OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages", "context", *OF_RELEVANCE)
+OF_RESCORE = (
+    *("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages", "context", "parts"),
+    *OF_RELEVANCE,
+)
 """Keys that are valid in `rescore` only."""
 _OF_WINDOW = '{"rescore": {"window_size": 50, "ttc": {}}}'
 _OF_BODY = '{"query": {"match": {"title": "bees"}}, "from": 0, "size": 10, "rescore": {"ttc": {}}}'
@@ -84,7 +88,13 @@ class Section(BaseModel):
         None,
         min_length=1,
         max_length=64,
-        description="Several texts of one query (agents' roles); the best one counts.",
+        description="Several texts of one query (agents' roles); the best one counts, unless `parts` says otherwise.",
+    )
+    parts: Literal["each"] | None = Field(
+        None,
+        description=f"`each`: the texts of `query_texts` (2 to {MAX_PARTS}) are parts of a question. Each ranks the "
+        "window by itself, and the hits are the best of each part in turns. `_ttc.parts` of a hit has the positions of "
+        "the texts that it is for, from 0; `ttc.parts` says how well each part's best hit does. In `rescore` only.",
     )
     params: dict[str, Any] = Field(default_factory=dict, description="The method's own parameters.")
     timeout: str | None = Field(None, description="Scoring budget in the engines' time units, e.g. 200ms.")
@@ -166,8 +176,18 @@ class Section(BaseModel):
 
     @property
     def shows_relevance(self) -> bool:
+        """Whether relevance is computed if the index has a calibration."""
+        return self.method == DEFAULT_METHOD and (self.asks_relevance or self.parts is not None)
+
+    @property
+    def asks_relevance(self) -> bool:
         """Whether hits show their relevance if their index has a calibration."""
-        return self.method == DEFAULT_METHOD and (bool(self.detail) or self.relevance_key is not None)
+        return bool(self.detail) or self.relevance_key is not None
+
+    @property
+    def keys_of_hits(self) -> list[str]:
+        """What `_ttc` of each hit contains without `detail`."""
+        return [key for key in ("relevance", "parts") if getattr(self, key)]
 
     @property
     def shows_map(self) -> bool:
@@ -213,7 +233,8 @@ def require_clause(section: Section, hook: str, instead: Callable[[str], str]) -
     """Refuse the parts of a section that are valid in `rescore` only."""
     for key in OF_RESCORE:
         if getattr(section, key) != Section.model_fields[key].default:
-            fix = f"add a [rescore] with a [{KEY}] section" if key in OF_RELEVANCE else instead(key)
+            own = key in (*OF_RELEVANCE, "parts")
+            fix = f"add a [rescore] with a [{KEY}] section" if own else instead(key)
             raise InvalidRequest(f"[{KEY}.{key}] belongs to [rescore]: {fix}")
     if section.shows_map:
         raise InvalidRequest(

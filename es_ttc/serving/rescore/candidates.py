@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any
 
+import numpy as np
+
 from es_ttc.errors import EncoderMismatch, EngineError, MissingFeature
 from es_ttc.serving.candidates.batches import SearchBody, TargetSearches, require_whole_answer, searches_of
 from es_ttc.serving.candidates.filters import UnknownFilter, filters_of_search, text_fields
@@ -229,8 +231,10 @@ class CandidateSearch:
                     with_ids=bool(indices.sides), send=self._send, assume=True,
                 )  # fmt: skip
                 search = NearestSearch(gateway, target)
-                [nearest] = await search.nearest([encoded.query.vectors], self.count)
-        return NearestToQuery(nearest.documents, filters, search.assumed)
+                vectors = encoded.query.vectors
+                queries = [vectors] if self.plan.section.parts is None else [*vectors[:, np.newaxis]]
+                nearest = await search.nearest(queries, -(-self.count // len(queries)))
+        return NearestToQuery(united([hits.documents for hits in nearest]), filters, search.assumed)
 
     def _searches(self) -> AbstractAsyncContextManager[TargetSearches]:
         """Open what sends several searches in one `_msearch`."""
@@ -243,7 +247,8 @@ class CandidateSearch:
         fields = [*IDENTIFYING_FIELDS, *self.plan.numbers, *self.plan.group_fields]
         parts = self.plan.parts or QueryParts(None)
         query = without_inner_hits(parts.query or self.plan.body.get("query")) or {"match_all": {}}
-        named = parts.named(further=[{"bool": {"must": [query], "_name": _QUERY}}])
+        further = () if self.plan.part_words is None else self.plan.part_words.queries
+        named = parts.named(further=[{"bool": {"must": [query], "_name": _QUERY}}, *further])
         return {"_source": False, "docvalue_fields": fields, "post_filter": named}
 
     async def _send(self, bodies: Sequence[SearchBody]) -> list[dict[str, Any]]:
@@ -292,6 +297,14 @@ def start_candidates(
 def outside(hits: Sequence[Mapping[str, Any]], documents: Sequence[Neighbour]) -> list[Neighbour]:
     """Return those documents that are not in a window."""
     return [documents[place] for place in _places_of_others([document.hit for document in documents], hits)]
+
+
+def united(lists: Sequence[Sequence[Neighbour]]) -> Sequence[Neighbour]:
+    """Return the documents of several lists, each once."""
+    documents: list[Neighbour] = []
+    for others in lists:
+        documents += outside([document.hit for document in documents], others)
+    return documents
 
 
 def _places_of_others(hits: Sequence[Mapping[str, Any]], held: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -13,6 +13,7 @@ from es_ttc.serving.features.scores import WindowScores, first_pass_scores
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.rescore.candidates import JoinedCandidates
 from es_ttc.serving.rescore.collapse import WindowGroups, collapsed, firsts, groups_of, window_groups
+from es_ttc.serving.rescore.parts import Turns, in_turns
 from es_ttc.serving.rescore.ranking import Ints, OrderedScores, as_float32, ranking_of
 from es_ttc.serving.rescore.relevance import cut_by_relevance
 from es_ttc.vectors.tokens import Float32
@@ -28,6 +29,7 @@ class ScoredWindow:
         relevance: ``(n,)`` their relevance, NaN where it is unknown; None without a calibration.
         values: ``(n,)`` the method's scores as they are combined.
         factors: ``(n,)`` what the query says besides its words makes of them; None if it says nothing.
+        parts: The window of each part of the question; empty if it is not ranked by parts.
     """
 
     hits: Sequence[dict[str, Any]]
@@ -38,6 +40,7 @@ class ScoredWindow:
     relevance: Float32 | None
     values: Float32
     factors: Float32 | None
+    parts: "Sequence[ScoredWindow]" = ()
 
     @property
     def final(self) -> Float32:
@@ -61,6 +64,7 @@ class Order:
         groups: The groups of the ranked hits, if the request collapses.
         relevance: What the response tells of relevance; empty without a calibration.
         tied: Whether hits have equal scores.
+        turns: The turns of the question's parts; None if it is not ranked by parts.
     """
 
     ranking: OrderedScores
@@ -68,6 +72,15 @@ class Order:
     groups: WindowGroups | None
     relevance: Mapping[str, Any]
     tied: bool
+    turns: Turns | None = None
+
+
+def of_parts(scores: WindowScores, parts: Sequence[ScoredWindow]) -> ScoredWindow:
+    """Return the window of a question; each hit's score and relevance are those by its best part."""
+    values = np.max([part.values for part in parts], axis=0)
+    known = [part.relevance for part in parts if part.relevance is not None]
+    relevance = np.max(known, axis=0) if known else None
+    return replace(parts[0], scores=scores, values=values, relevance=relevance, parts=parts)
 
 
 def order(plan: SearchPlan, window: ScoredWindow, calibration: Calibration | None, ties: Ints | None = None) -> Order:
@@ -77,9 +90,13 @@ def order(plan: SearchPlan, window: ScoredWindow, calibration: Calibration | Non
     in_first_pass = np.array([place is not None for place in window.places], np.bool_)
     buried = (first_pass <= 0) & in_first_pass & plan.changes_scores
     mask = scores.mask & ~buried[: len(scores.mask)]
-    ranking = ranking_of(section, first_pass, window.final, mask, window.pinned, ties)
-    ranking = _without_incomplete_candidates(ranking, window)
-    tied = len(np.unique(ranking.scores)) < len(ranking.scores)
+    rankings = [
+        _without_incomplete_candidates(ranking_of(section, first_pass, part.final, mask, window.pinned, ties), window)
+        for part in window.parts or [window]
+    ]
+    tied = any(len(np.unique(ranking.scores)) < len(ranking.scores) for ranking in rankings)
+    turns = in_turns(rankings, len(window.hits)) if window.parts else None
+    ranking = rankings[0] if turns is None else turns.ranking
     relevance: dict[str, Any] = {}
     if window.relevance is not None and calibration is not None:
         ranking, relevance = cut_by_relevance(
@@ -94,7 +111,7 @@ def order(plan: SearchPlan, window: ScoredWindow, calibration: Calibration | Non
         groups = window_groups(own, plan.page.fetch, first_pass[in_first_pass], ranking, beyond=beyond)
         if section.min_relevance is not None:
             groups = replace(groups, complete=True)  # groups outside the window have no relevance
-    return Order(ranking, buried, groups, relevance, tied)
+    return Order(ranking, buried, groups, relevance, tied, turns)
 
 
 def first_pass_order(plan: SearchPlan, hits: Sequence[Mapping[str, Any]]) -> tuple[list[int], WindowGroups | None]:

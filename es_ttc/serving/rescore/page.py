@@ -64,7 +64,9 @@ def ordered_page(
 ) -> list[dict[str, Any]]:
     """Return the hits of a page in a method's order, with the method's ``details`` by place in the window."""
     ranks, scores, shown = plan.page.ranks, window.scores, []
-    for place, score in zip(order.ranking.order[ranks].tolist(), order.ranking.scores[ranks], strict=True):
+    for rank, (place, score) in enumerate(
+        zip(order.ranking.order[ranks].tolist(), order.ranking.scores[ranks], strict=True), ranks.start
+    ):
         hit = window.hits[place]
         detail = {**_origin(hit, window.places[place]), **details.get(place, {})}
         if window.relevance is not None:
@@ -78,6 +80,8 @@ def ordered_page(
         factor = None if rescored is None or window.factors is None else shortest(window.factors[place])
         if factor is not None:
             detail["factor"] = factor
+        if order.turns is not None:
+            detail["parts"] = None if rescored is None else order.turns.parts_of(place, rank)
         unscored = outside or NO_FEATURES
         shown.append(
             shown_hit(
@@ -141,8 +145,8 @@ def shown_hit(
         )
     if section.detail:
         hit["_ttc"] = detail
-    elif section.relevance and score is not None:
-        hit["_ttc"] = {"relevance": detail.get("relevance")}
+    elif score is not None and (keys := section.keys_of_hits):
+        hit["_ttc"] = {key: detail.get(key) for key in keys}
     if score is not None:
         hit["_score"] = score
     return hit

@@ -19,7 +19,7 @@ from es_ttc.serving.features import skip_reasons
 from es_ttc.serving.features.encoding import EncodedQuery
 from es_ttc.serving.features.keys import are_identified
 from es_ttc.serving.features.on_demand import Coverage
-from es_ttc.serving.features.scores import Method, Timings, WindowRequest, first_pass_scores
+from es_ttc.serving.features.scores import Method, Timings, WindowRequest, WindowScores, first_pass_scores
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.load import CallerLoad, Rung
@@ -27,8 +27,10 @@ from es_ttc.serving.logs import log
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import with_field_name
+from es_ttc.serving.request.section import DEFAULT_METHOD
+from es_ttc.serving.rescore.best_hits import best_of_parts
 from es_ttc.serving.rescore.candidates import NONE_JOINED, CandidateSearch, start_candidates
-from es_ttc.serving.rescore.order import Order, ScoredWindow, order
+from es_ttc.serving.rescore.order import Order, ScoredWindow, of_parts, order
 from es_ttc.serving.rescore.page import RankedPage, first_pass_page, max_score, ordered_page
 from es_ttc.serving.rescore.ranking import Ints, pinned_count, stretched
 from es_ttc.serving.rescore.relevance import calibration_for, relevance_of
@@ -93,15 +95,16 @@ class WindowRescoring:
             if plan.section.on_error == "fail":
                 raise
             plan = replace(plan, problem=problem)
-        method = Method(rescorer, params, bool(plan.section.detail), signals=calibration is not None)
+        measured = plan.section.parts is not None and plan.section.method == DEFAULT_METHOD
+        method = Method(rescorer, params, bool(plan.section.detail), signals=calibration is not None or measured)
         plan = plan.reading(method.fields)
         if method.partial is None or not method.partial.joins_nearest:
-            plan = plan.undivided_query()
-        elif request.is_multi and plan.is_divided:
-            plan = plan.undivided_query("an `_msearch` does not return the scores of named queries")
+            plan = replace(plan.undivided_query(), part_words=None)
+        elif request.is_multi:
+            plan = plan.without_named_scores("an `_msearch` does not return the scores of named queries")
         budget = plan.section.timeout_ms or gateway.settings.scoring_timeout_ms
         rung, expected = load.rung(min(budget, plan.timeout_ms or budget) / 1000)
-        rung = lowest_rung(rung, plan, method)
+        rung = lowest_rung(rung, plan, method, relevance=calibration is not None and plan.section.asks_relevance)
         load.begin(rung)
         if rung is Rung.FIRST_PASS and plan.problem is None:
             plan = replace(plan.page_alone(), problem=expected_late(expected, budget))
@@ -189,19 +192,28 @@ class WindowRescoring:
         if parts is not None:
             words = parts.words(union, first_pass_scores(union))
             factors = parts.factors(union, words, len(window))
-        request = WindowRequest(self.plan.texts, self.begun, self.caller, timings, coverage)
+        each = self.plan.section.parts is not None
+        part_words = None if self.plan.part_words is None else self.plan.part_words.scores(union)
+        request = WindowRequest(self.plan.texts, self.begun, self.caller, timings, coverage, each=each)
         scores = await self.gateway.scorer.score(
-            union, self.method, request, joined=len(joined.hits), pinned=pinned, located=located, words=words
-        )
+            union, self.method, request,
+            joined=len(joined.hits), pinned=pinned, located=located, words=words, part_words=part_words,
+        )  # fmt: skip
         # the hits after the window keep the engine's order
         left = joined.places_left(hits, len(window))
         places = [*range(len(window)), *[None] * len(joined.hits), *left]
-        relevance = None
-        if self.calibration is not None:
-            relevance = relevance_of(scores, self.calibration, self.plan.section, self.method.params)
-        values = scores.values if words is None else stretched(scores.values, words, len(window))
         every = [*union, *(hits[place] for place in left)]
-        return ScoredWindow(every, places, joined, scores, pinned, relevance, values, factors)
+
+        def combined(scores: WindowScores) -> ScoredWindow:
+            relevance = None
+            if self.calibration is not None:
+                relevance = relevance_of(scores, self.calibration, self.plan.section, self.method.params)
+            values = scores.values if words is None else stretched(scores.values, words, len(window))
+            return ScoredWindow(every, places, joined, scores, pinned, relevance, values, factors)
+
+        if not scores.parts:
+            return combined(scores)
+        return of_parts(scores, [combined(part) for part in scores.parts])
 
     async def _ties(self, window: ScoredWindow) -> Ints:
         """Return the places of hits in the order of the sort's further keys; the last place if they are gone.
@@ -216,19 +228,20 @@ class WindowRescoring:
 
     async def _details(self, window: ScoredWindow, ordered: Order) -> dict[int, dict[str, Any]]:
         """Return the method's details of the page's documents, by place in the window."""
-        scores = window.scores
-        position = scores.positions()
+        position, turns = window.scores.positions(), ordered.turns
         places = [place for place in ordered.ranking.order[self.plan.page.ranks].tolist() if place in position]
-        positions = [position[place] for place in places]
-        try:
-            details = await self.gateway.scorer.details(scores, self.method, positions)
-        except Exception as error:  # noqa: BLE001 - a method may raise anything; the ranking is valid without details
-            log.error("detail failed", method=self.plan.section.method, exc_info=error)
-            return {}
-        return {
-            place: with_field_name(detail, scores.fields[number] if scores.fields else ())
-            for place, number, detail in zip(places, positions, details, strict=True)
-        }
+        details: dict[int, dict[str, Any]] = {}
+        for part, scores in enumerate(window.scores.parts or [window.scores]):
+            own = [place for place in places if turns is None or turns.part_of(place) == part]
+            positions = [position[place] for place in own]
+            try:
+                of_part = await self.gateway.scorer.details(scores, self.method, positions)
+            except Exception as error:  # noqa: BLE001 - a method may raise anything; the ranking is valid without details
+                log.error("detail failed", method=self.plan.section.method, exc_info=error)
+                continue
+            for place, number, detail in zip(own, positions, of_part, strict=True):
+                details[place] = with_field_name(detail, scores.fields[number] if scores.fields else ())
+        return details
 
     def _parts(self, hits: Sequence[Any], coverage: Coverage, scored: int) -> dict[str, Any]:
         """Return the parts of a summary that do not depend on whether the method was applied."""
@@ -257,6 +270,10 @@ class WindowRescoring:
             parts |= {"encoder": scores.encoder, "features_from_memory": scores.from_memory}
         if ordered.relevance:
             parts["relevance"] = ordered.relevance
+        if ordered.turns is not None:
+            parts["parts"] = best_of_parts(window, ordered)
+        if self.plan.part_words is not None and self.plan.part_words.reason is not None:
+            parts["part_words"] = {"applied": False, "reason": self.plan.part_words.reason}
         return Summary(self.plan.section.method, timings.as_dict(), parts)
 
 
@@ -269,12 +286,12 @@ def candidates_of(plan: SearchPlan, method: Method) -> int:
     return plan.page.window if method.partial is not None and method.partial.joins_nearest else 0
 
 
-def lowest_rung(rung: Rung, plan: SearchPlan, method: Method) -> Rung:
+def lowest_rung(rung: Rung, plan: SearchPlan, method: Method, *, relevance: bool) -> Rung:
     """Return the rung that a search may go down to.
 
     One that asks for an error, for certain signals, candidates or relevance gets them, or the engine's own order.
     """
-    asked = plan.section.candidates is not None or method.signals or not method.taken
+    asked = plan.section.candidates is not None or relevance or not method.taken
     if plan.section.on_error == "fail" or (asked and rung is not Rung.FIRST_PASS):
         return Rung.FULL
     return rung
