@@ -28,6 +28,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 PARTS = ("how-to", "reference")
 SHOWN_IN = "search-from-an-agent.md"
 QUESTION = "which documents are encoded again after a reindex?"
+NOT_HERE = "who won the football cup last year?"
 QUOTED = "Only documents whose text has changed or is new are encoded."
 _SHOWN = 150  # characters of a text
 _UNSHOWN = ("index", "length", "nothing_here", "reason", "relevance", "score")
@@ -66,6 +67,10 @@ async def _session(url: str) -> None:
         if QUOTED not in part["text"]:
             raise SystemExit(f"[{best['id']}] does not say: {QUOTED}")
         start = part["start"] + part["text"].index(QUOTED)
+        parts = {"query": f"{QUESTION} {NOT_HERE}", "questions": [QUESTION, NOT_HERE]}
+        found = await _ask(client, "A question of two parts.", "search", **asked | parts)
+        if found["open"] != [NOT_HERE]:
+            raise SystemExit(f"open: {found['open']}")
         print(f"Answer, cited: {QUOTED} ({best['id']}, {part['field']}, characters {start} to {start + len(QUOTED)})")
 
 
