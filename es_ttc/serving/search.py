@@ -32,7 +32,7 @@ from es_ttc.serving.request.first_pass import FirstPass, first_pass
 from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
     Outcome,
-    add_outcome,
+    add_method_to_hits,
     is_refusal,
     item_error,
     respond,
@@ -374,7 +374,7 @@ class Searches:
         if search.rewritten:
             add_rewritings(response, search.rewritten)
         if search.shows_details:
-            add_outcome(response, applied=search.applied)
+            add_method_to_hits(response, applied=search.applied)
         return response
 
     async def _rendered(self, request: SearchRequest, response: dict[str, Any], size: int) -> bytes:

@@ -99,16 +99,16 @@ def add_summary(response: dict[str, Any], hook: str, summaries: Sequence[Summary
     add_took(response, ms)
 
 
-def add_outcome(response: Mapping[str, Any], *, applied: bool) -> None:
+def add_method_to_hits(response: Mapping[str, Any], *, applied: bool) -> None:
     """Add to each hit's details the method and whether all were applied, or why not: many clients keep only hits."""
     summary = response[KEY]
     hooks = (summary.get(hook, []) for hook in ("knn", "query"))
     summaries = [summary, *(one for given in hooks for one in (given if isinstance(given, list) else [given]))]
     failed = next((one for one in summaries if not one.get("applied", True)), summary)
-    shown = {"method": summary.get("method"), "applied": applied, "reason": failed.get("reason")}
-    outcome = {name: value for name, value in shown.items() if value is not None}
+    parts = {"method": summary.get("method"), "applied": applied, "reason": failed.get("reason")}
+    details = {name: value for name, value in parts.items() if value is not None}
     for hit in response["hits"]["hits"]:
-        hit["_ttc"] = {**outcome, **hit.get("_ttc", {})}
+        hit["_ttc"] = {**details, **hit.get("_ttc", {})}
 
 
 def add_took(response: dict[str, Any], ms: float) -> None:

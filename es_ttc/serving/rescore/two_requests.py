@@ -105,7 +105,9 @@ def named_hits(body: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]) -> di
     return _of_documents(body, writes, len(hits)) | {"docvalue_fields": [SEQ_NO_FIELD]}
 
 
-def texts_of(body: Mapping[str, Any], hits: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, Any]:
+def hits_with_texts(
+    body: Mapping[str, Any], hits: Sequence[Mapping[str, Any]], fields: Sequence[str]
+) -> dict[str, Any]:
     """Return the request for text fields of hits with ids."""
     ids: dict[str, list[str]] = defaultdict(list)
     for hit in hits:
