@@ -2,6 +2,7 @@
 
     python -m benchmarks.parts
     python -m benchmarks.parts --split train     # the queries on which choices are made
+    python -m benchmarks.parts --engine URL      # the time of searches, through a gateway before this engine
 
 Questions of ToolLens and HotpotQA need several documents; a splitter by plain rules makes their parts. Pairs are two
 queries of a collection, joined by "and": needed is a relevant document of each. All methods are blend over a window of
@@ -12,11 +13,14 @@ relevant documents, loses them, or is a query of another collection. The gateway
 the one that would call 10 % of the answered parts open, and with the relevance that is fitted to train queries.
 """
 
+import asyncio
+import os
+import random
 import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -24,9 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.blend import DATA, MAX_TOKENS, WINDOW, compared, parser_of, prepared
+from benchmarks.blend_speed import ours
 from benchmarks.common import heading, table
+from benchmarks.served import GROUPS, QUERY, TOKENS, Client, delete, fill, gateway, opened, percentiles
 from es_ttc.encoders.base import Encoder
 from es_ttc.encoders.queries import encode
+from es_ttc.engine.protocol import Engine
 from es_ttc.index.ingest.compose import compose
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.lab.evaluation.bm25 import Bm25
@@ -53,6 +60,8 @@ FITTED = 150
 DEPTHS = (5, 10)
 SIZES = (2, 4)
 DRAWS = 100
+ROUNDS = 300
+INDEX = "benchmark-parts"
 STATES = ("answered", "removed", "strange")
 WRONGLY_OPEN = 0.1
 """Share of the answered parts of train queries that a bound may name open."""
@@ -155,7 +164,12 @@ class Index:
 def main() -> None:
     """Print the tables."""
     parser = parser_of(__doc__)
+    parser.add_argument("--engine", metavar="URL", help="only time searches")
     arguments = parser.parse_args()
+    if arguments.engine is not None:
+        print(heading("Time of parts", data=f"{GROUPS} x {WINDOW} documents of {TOKENS} tokens"))
+        print(timed(arguments.engine))
+        return
     encoder, train = prepared(arguments.encoder), arguments.split == "train"
     collections = {name: loaded(name, arguments.split) for name in OPEN if not train or has_train(name)}
     indices = {name: Index(collection, encoder) for name, collection in collections.items()}
@@ -165,7 +179,7 @@ def main() -> None:
     print(coverage(indices), flush=True)
     print("### Open parts\n")
     models = {name: fitted(name, encoder) for name in indices if has_train(name)}
-    print(opened(indices, models))
+    print(open_parts(indices, models))
 
 
 def has_train(name: str) -> bool:
@@ -252,7 +266,7 @@ def fitted(name: str, encoder: Encoder) -> Logistic:
     return fit_relevance(judged_hits(collect(sample(collection, FITTED, SEED), encoder)))
 
 
-def opened(indices: Mapping[str, Index], models: Mapping[str, Logistic]) -> str:
+def open_parts(indices: Mapping[str, Index], models: Mapping[str, Logistic]) -> str:
     """Return how often parts are named open, with an answer and without."""
     strange = {name: [*index.collection.queries.values()][:40] for name, index in indices.items()}
     rows: list[list[object]] = []
@@ -271,7 +285,7 @@ def opened(indices: Mapping[str, Index], models: Mapping[str, Logistic]) -> str:
             rows.append(row)
         print(f"{name}: open parts", file=sys.stderr)
     by = [f"{measure}: {state}" for measure in BestHit._fields for state in STATES]
-    bounds = np.quantile(np.array(every), WRONGLY_OPEN, axis=0)
+    bounds = np.nanquantile(np.array(every), WRONGLY_OPEN, axis=0)
     said = ", ".join(f"{measure} {bound:.3f}" for measure, bound in zip(BestHit._fields, bounds, strict=True))
     rates = table(["collection", "parts", *STATES, *by], rows)
     return f"{rates}\n{WRONGLY_OPEN:.0%} of the answered parts have less: {said}\n"
@@ -280,13 +294,13 @@ def opened(indices: Mapping[str, Index], models: Mapping[str, Logistic]) -> str:
 def best_hits(index: Index, size: int, strange: Sequence[str], model: Logistic | None) -> dict[str, list[BestHit]]:
     """Return the best hits of parts by the state of the part."""
     found: dict[str, list[BestHit]] = defaultdict(list)
-    random, names = np.random.default_rng([SEED, size]), [*index.collection.queries]
+    draws, names = np.random.default_rng([SEED, size]), [*index.collection.queries]
     for draw in range(DRAWS * len(STATES)):
-        queries = [names[place] for place in random.choice(len(names), size, replace=False)]
+        queries = [names[place] for place in draws.choice(len(names), size, replace=False)]
         state, texts = STATES[draw % len(STATES)], [index.collection.queries[query] for query in queries]
         without = index.relevant(queries[-1]) if state == "removed" else []
         if state == "strange":
-            texts[-1] = str(random.choice(strange))
+            texts[-1] = str(draws.choice(strange))
         _, scored = index.scored(texts, without)
         places = [int(scores.argmax()) for scores, _ in scored]
         signals = [of_part for _, of_part in scored]
@@ -300,6 +314,33 @@ def best_hits(index: Index, size: int, strange: Sequence[str], model: Logistic |
             state_of_part = state if part == size - 1 else "answered"
             found[state_of_part].append(BestHit(float(closeness[part]), float(by_dense[part]), relevance))
     return found
+
+
+def timed(engine: str) -> str:
+    """Return the time of warm searches for one text, for several, and for as many parts; they take turns."""
+    texts = [f"{QUERY}, the {word} part" for word in ("first", "second", "third", "fourth")]
+    kinds: dict[str, dict[str, object]] = {"one text": {"timeout": "60s"}}
+    for count in SIZES:
+        several: dict[str, object] = {"query_text": None, "query_texts": texts[:count], "timeout": "60s"}
+        kinds |= {f"{count} texts, the best": several, f"{count} parts": several | {"parts": "each"}}
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    asyncio.run(_with_engine(engine, fill))
+    with gateway(engine) as running, Client(running.url) as client:
+        for turn in range(ROUNDS + GROUPS):  # each group is read once before it counts
+            for kind in random.sample([*kinds], len(kinds)):
+                began = time.perf_counter()
+                answer = client.search(ours(turn % GROUPS, **kinds[kind]), INDEX)
+                assert answer["ttc"]["applied"], answer["ttc"]
+                if turn >= GROUPS:
+                    times[kind].append(1000 * (time.perf_counter() - began))
+    asyncio.run(_with_engine(engine, delete))
+    rows = [[kind, *(f"{value:.1f}" for value in percentiles(ms))] for kind, ms in times.items()]
+    return f"{ROUNDS} searches each, load {os.getloadavg()[0]:.1f}\n\n{table(['search', 'p50 ms', 'p95 ms'], rows)}"
+
+
+async def _with_engine(url: str, act: Callable[[Engine, str], Awaitable[None]]) -> None:
+    async with opened(url) as engine:
+        await act(engine, INDEX)
 
 
 def rate(named: Sequence[bool]) -> str:

@@ -100,9 +100,11 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         filtered = await ask(client, "search", **asked, facets=["group.keyword"])
         assert {int(hit["id"][1:]) % 7 for hit in filtered["hits"]} == {3}
         assert filtered["facets"] == {"group.keyword": {"g3": len(filtered["hits"])}}
-        two = {"query": "drinks milk", "questions": ["sings before rain"], "size": 24}  # 12 documents each
-        both = await ask(client, "search", index=stack.index, **two)
+        strange = "interest rates of the central bank of Brazil"
+        parts = {"query": "drinks milk", "questions": ["sings before rain", strange], "size": 24}
+        both = await ask(client, "search", index=stack.index, **parts)
         assert [hit["answers"][0] for hit in both["hits"][:2]] == ["drinks milk", "sings before rain"]
+        assert both["open"] == [strange]
         assert best["answers"] == found["open"] == []
         shown = [passage["text"] for hit in both["hits"] for passage in hit["passages"]]
         assert all(any(part in text for text in shown) for part in ("drinks milk", "sings before rain"))
