@@ -125,22 +125,28 @@ async def features_of(engine: EngineClient, target: str, *, failing: str) -> dic
         encoded = urlencode(query).encode()
         return await engine.json("GET", path.encode(), encoded, failing=failing, in_own_words=True, form=form)
 
+    async def mappings(names: str, **options: str) -> Any:
+        return await read(f"/{names}/_mapping", {"filter_path": f"*.mappings._meta.{ROOT}", **options}, _META)
+
     async def of_sides() -> Any:
-        hidden = {**with_features, "expand_wildcards": "open,hidden", "allow_no_indices": "true"}
         try:
-            return await read(f"/{side_alias('*')}/_mapping", hidden, _META)
+            return await mappings(side_alias("*"), expand_wildcards="open,hidden", allow_no_indices="true")
         except NotForCaller:  # of OpenSearch; Elasticsearch answers with those that the caller may see
             return {}
 
-    with_features = {"filter_path": f"*.mappings._meta.{ROOT}"}
-    searched, own, sides = await asyncio.gather(
-        read(f"/{target}/_field_caps", {"fields": "_id"}, {"indices": [str]}),
-        read(f"/{target}/_mapping", with_features, _META),
-        of_sides(),
-    )
+    async def of_target() -> tuple[Sequence[str], Any]:
+        names = (await read(f"/{target}/_field_caps", {"fields": "_id"}, {"indices": [str]}))["indices"]
+        try:
+            return names, await mappings(target)
+        except NotForCaller:  # of OpenSearch, which refuses a pattern that also names indices without a right
+            if "*" not in target:
+                raise
+            return names, await mappings(quote(",".join(names), safe=",")) if names else {}
+
+    (names, own), sides = await asyncio.gather(of_target(), of_sides())
     described = [Described(name, mapping["mappings"]["_meta"][ROOT]) for name, mapping in (own | sides).items()]
     by_source = {one.meta.get("source", one.holder): one for one in described}
-    return {name: by_source[name] for name in searched["indices"] if name in by_source}
+    return {name: by_source[name] for name in names if name in by_source}
 
 
 async def encoded_fields(places: Iterable[tuple[str, EngineClient]]) -> tuple[str, ...]:
