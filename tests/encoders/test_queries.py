@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from es_ttc.encoders import Encoder, load_encoder
-from es_ttc.encoders.queries import needs_words, word_means
+from es_ttc.encoders.queries import encode, needs_words, word_means
 from es_ttc.lab.evaluation.features import encode_queries
 from tests.encoders.conftest import LONG, SENTENCES, MakeFolder
 
@@ -54,3 +54,14 @@ def test_queries_carry_it_only_where_the_pooled_vector_is_no_mean(cls: Encoder, 
     (plain,) = encode_queries([SENTENCES[0]], encoder, tokens=False)
     assert plain.word_means is None
     np.testing.assert_array_equal(plain.of_tokens, plain.vectors)
+
+
+def test_a_query_of_several_texts_has_that_of_each(cls: Encoder) -> None:
+    texts = SENTENCES[:2]
+    several, *each = encode([texts, *([text] for text in texts)], cls, tokens=True)
+    assert [part.text for part in several.parts] == texts
+    for part, alone in zip(several.parts, each, strict=True):
+        assert not alone.parts
+        for name in ("vectors", "tokens", "word_means", "token_spans"):
+            np.testing.assert_allclose(getattr(part, name), getattr(alone, name), atol=1e-5)
+    np.testing.assert_array_equal(several.of_tokens, np.concatenate([part.of_tokens for part in several.parts]))

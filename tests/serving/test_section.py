@@ -26,6 +26,7 @@ KEYS = (
     "method",
     "query_text",
     "query_texts",
+    "parts",
     "params",
     "timeout",
     "on_error",
