@@ -25,8 +25,8 @@ _PARTS = frozenset(
 )
 WITH_ENGINE = frozenset(
     {
-        "attach_speed", "blend_speed", "corpus_size", "gateway", "on_demand", "pass_through", "pictures", "search_cost",
-        "sira", "soak", "storage", "table_iv",
+        "agent_session", "attach_speed", "blend_speed", "corpus_size", "gateway", "on_demand", "pass_through",
+        "pictures", "search_cost", "sira", "soak", "storage", "table_iv",
     }
 )  # fmt: skip
 

@@ -1,13 +1,14 @@
-"""Fields of an index that an agent filters by, and the check that a filter names existing ones."""
+"""Fields of an index to filter by and the languages of its texts; the check that a filter names existing fields."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
 from es_ttc.common.validation import did_you_mean
 from es_ttc.errors import InvalidRequest
+from es_ttc.index.ingest.proposal import languages
 from es_ttc.index.mappings.spec import ROOT
 from es_ttc.serving.answer_forms import FIELD_CAPS
 from es_ttc.serving.engine import EngineClient
@@ -38,6 +39,7 @@ _OPTIONS = frozenset({"_name", "boost"})
 _MAX_FIELDS = 30
 _MAX_EXAMPLES = 3
 _SAMPLED = 200  # documents of each shard
+_SAMPLED_TEXTS = 5  # documents whose texts are read
 
 
 class FilterField(BaseModel):
@@ -48,8 +50,15 @@ class FilterField(BaseModel):
     examples: list[str] = Field(description="Frequent values in a sample.")
 
 
-async def filter_fields(gateway: EngineClient, index: str, text_fields: Sequence[str]) -> list[FilterField]:
-    """Return fields of an index to filter by, with frequent values; not those with the whole of a text."""
+class Sample(NamedTuple):
+    """What a sample of an index's documents has."""
+
+    filter_fields: list[FilterField]
+    languages: list[str]
+
+
+async def sample_of(gateway: EngineClient, index: str, text_fields: Sequence[str]) -> Sample:
+    """Return fields of an index to filter by, not those with the whole of a text, and the languages of its texts."""
     whole_texts = tuple(f"{name}." for name in text_fields)
     types = {
         name: min(kinds)
@@ -62,14 +71,20 @@ async def filter_fields(gateway: EngineClient, index: str, text_fields: Sequence
     shown = dict(list(types.items())[:_MAX_FIELDS])
     terms = {"size": _MAX_EXAMPLES, "execution_hint": "map"}
     values = {str(place): {"terms": {"field": name, **terms}} for place, name in enumerate(shown)}
-    body = {"size": 0, "aggs": {"sample": {"sampler": {"shard_size": _SAMPLED}, "aggs": values}}}
+    body = {
+        "size": _SAMPLED_TEXTS,
+        "_source": [*text_fields],
+        "aggs": {"sample": {"sampler": {"shard_size": _SAMPLED}, "aggs": values}},
+    }
     path = f"/{quote(index, safe='')}/_search".encode()
     answer = await gateway.json("POST", path, body=body, failing=f"values of [{index}] could not be read")
     sample = (answer.get("aggregations") or {}).get("sample", {})
-    return [
+    fields = [
         FilterField(name=name, type=kind, examples=[value for value, _ in value_counts(sample.get(str(place), {}))])
         for place, (name, kind) in enumerate(shown.items())
     ]
+    texts = [hit.get("_source", {}) for hit in answer["hits"]["hits"]]
+    return Sample(fields, [*languages(texts, text_fields)])
 
 
 async def require_fields(gateway: EngineClient, index: str, filters: Any, **fields: Sequence[str]) -> None:

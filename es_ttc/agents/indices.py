@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
-from es_ttc.agents.filters import FilterField, filter_fields
+from es_ttc.agents.filters import FilterField, Sample, sample_of
 from es_ttc.errors import EngineError, InvalidRequest
 from es_ttc.index.mappings.fields import EMPTY, READY
 from es_ttc.index.mappings.spec import STATE
-from es_ttc.serving.engine import EngineClient
+from es_ttc.serving.engine import EngineClient, NotForCaller
 from es_ttc.serving.features.index_meta import features_of
 
 MAX_WITH_FIELDS = 20
@@ -35,24 +35,33 @@ class IndexInfo(BaseModel):
         description=f"Fields to filter by; null if more than {MAX_WITH_FIELDS} indices are listed (name an index), or "
         "if the engine cannot count their values."
     )
+    languages: list[str] | None = Field(
+        description="Languages of some of its texts, or their scripts; null where `filter_fields` is."
+    )
 
 
 async def indices_with_features(gateway: EngineClient, target: str) -> list[IndexInfo]:
     """Return the indices behind a name, an alias or a pattern that have features, of their own or in a side index."""
     path = quote(target, safe=",*")
-    features = await features_of(gateway, path, failing=_FAILING)
-    aliases = await gateway.json("GET", f"/{path}/_alias".encode(), failing=_FAILING)
+    try:
+        features = await features_of(gateway, path, failing=_FAILING)
+    except NotForCaller as error:
+        if "*" not in target:
+            raise
+        raise NotForCaller(f"{error}: name an [index] that you may read") from error
+    aliases = await _aliases(gateway, path)
     names = sorted(features)
     with_fields = names if len(names) <= MAX_WITH_FIELDS else []
-    counts, fields = await asyncio.gather(
+    counts, samples = await asyncio.gather(
         _counts(gateway, sorted({*names, *(one.holder for one in features.values())})),
-        asyncio.gather(*(_filter_fields(gateway, name, features[name].meta) for name in with_fields)),
+        asyncio.gather(*(_sample_of(gateway, name, features[name].meta) for name in with_fields)),
     )
-    fields_of = dict(zip(with_fields, fields, strict=True))
+    sample_by_name = dict(zip(with_fields, samples, strict=True))
     listed = []
     for name in names:
         holder, meta = features[name]
         documents, encoded = counts[name][0], counts[holder][1]
+        sample = sample_by_name.get(name)
         listed.append(
             IndexInfo(
                 name=name,
@@ -60,10 +69,20 @@ async def indices_with_features(gateway: EngineClient, target: str) -> list[Inde
                 documents=documents,
                 encoded=round(min(1, encoded / documents), 3) if documents else 1,
                 text_fields=meta.get("text_fields", []),
-                filter_fields=fields_of.get(name),
+                filter_fields=None if sample is None else sample.filter_fields,
+                languages=None if sample is None else sample.languages,
             )
         )
     return listed
+
+
+async def _aliases(gateway: EngineClient, path: str) -> Mapping[str, Any]:
+    """Return the aliases of indices; none if the caller may not read them."""
+    try:
+        aliases: Mapping[str, Any] = await gateway.json("GET", f"/{path}/_alias".encode(), failing=_FAILING)
+    except NotForCaller:
+        return {}
+    return aliases
 
 
 async def text_fields_of(gateway: EngineClient, index: str) -> list[str]:
@@ -75,10 +94,10 @@ async def text_fields_of(gateway: EngineClient, index: str) -> list[str]:
     return [*names]
 
 
-async def _filter_fields(gateway: EngineClient, index: str, meta: Mapping[str, Any]) -> list[FilterField] | None:
-    """Return the fields to filter an index by; None if it is gone by now, or its values cannot be counted."""
+async def _sample_of(gateway: EngineClient, index: str, meta: Mapping[str, Any]) -> Sample | None:
+    """Return what a sample of an index has; None if it is gone by now, or its values cannot be counted."""
     try:
-        return await filter_fields(gateway, index, meta.get("text_fields", ()))
+        return await sample_of(gateway, index, meta.get("text_fields", ()))
     except EngineError:
         return None
 

@@ -44,6 +44,8 @@ _MIN_FREQUENT = 0.02  # share of frequent words among a text's words from which 
 LATIN = "Latin"
 HAN_HIRAGANA = "\u3005\u3041-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Ranges of a regular expression: letters that are words of their own to Lucene's standard tokenizer."""
+SOUTH_EAST_ASIAN = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+"""Ranges of a regular expression: Thai, Lao, Burmese and Khmer, which have no spaces between words."""
 
 
 def language_of(text: str) -> str:

@@ -1,14 +1,18 @@
-"""Stretches of a text in whole words."""
+"""Stretches of a text in whole words, and with the words around them."""
 
 import re
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 from unicodedata import category
 
-from es_ttc.common.languages import HAN_HIRAGANA
+from es_ttc.common.languages import HAN_HIRAGANA, SOUTH_EAST_ASIAN
 
 MAX_WORD = 40  # length up to which a stretch is widened; longer ones belong to scripts without spaces
 _UNSPACED = re.compile(f"[{HAN_HIRAGANA}]")
+_UNBROKEN = rf"[^\s{HAN_HIRAGANA}{SOUTH_EAST_ASIAN}]"
+_REST_OF_WORD = re.compile(f"{_UNBROKEN}{{0,{MAX_WORD}}}")
+_WORD = re.compile(f"[{HAN_HIRAGANA}]|[{SOUTH_EAST_ASIAN}]{{1,5}}|{_UNBROKEN}{{1,{MAX_WORD}}}")
+"""A word as context counts it; Thai words have about five characters."""
 _POINT = re.compile(r"\d[.,]\d")
 _JOINERS = "\u200c\u200d"
 
@@ -30,6 +34,26 @@ def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
     while end < len(text) and _is_mark(text[end]):
         end += 1
     return start, end
+
+
+def with_context(text: str, start: int, end: int, words: int) -> tuple[int, int]:
+    """Return a stretch of a text with so many words before and after it, or as many as there are.
+
+    White space separates words. Han characters and hiragana are words; so are five characters of other scripts without
+    spaces. Punctuation belongs to its word.
+    """
+    start, end = whole_words(text, start, end)
+    start -= _end_of_words(text[:start][::-1], 0, words)
+    return whole_words(text, start, _end_of_words(text, end, words))
+
+
+def _end_of_words(text: str, place: int, words: int) -> int:
+    """Return where some words after a place end; the rest of the word at the place does not count."""
+    rest = _REST_OF_WORD.match(text, place)
+    end = place if rest is None else rest.end()
+    for word in islice(_WORD.finditer(text, end), words):
+        end = word.end()
+    return end
 
 
 def with_marks(text: str, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:

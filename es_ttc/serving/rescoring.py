@@ -24,6 +24,7 @@ from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.first_pass import search_again
 from es_ttc.serving.request.request import SearchItem, SearchRequest
 from es_ttc.serving.request.response import add_took, shortest
+from es_ttc.serving.request.section import Section
 from es_ttc.serving.rescore.collapse import add_inner_hits, expanded, following, rest_of_page
 from es_ttc.serving.rescore.evidence import add_evidence
 from es_ttc.serving.rescore.page import (
@@ -138,6 +139,11 @@ class RescoredSearch:
         self._window: Sequence[Any] = ()  # a wide window takes milliseconds to free: after the response is sent
 
     @property
+    def sections(self) -> list[Section]:
+        """The sections of its items."""
+        return [item.plan.section for item in self._items]
+
+    @property
     def first_pass(self) -> dict[str, Any]:
         """The body of the first pass."""
         whole, plan = self._asked, self._plan
@@ -199,7 +205,14 @@ class RescoredSearch:
         for item in self._items:
             if item.plan.reads_passages or item.plan.section.shows_map:
                 await add_evidence(
-                    self._gateway, response, item.plan, item.method, self._caller, since=since, started=self._started
+                    self._gateway,
+                    response,
+                    item.plan,
+                    item.method,
+                    self._caller,
+                    self._search_again,
+                    since=since,
+                    started=self._started,
                 )
         response["ttc"]["took"]["first_pass"] = round(response["ttc"]["took"]["first_pass"] + self._further_ms, 2)
         add_took(response, self._further_ms)

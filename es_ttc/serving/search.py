@@ -32,6 +32,7 @@ from es_ttc.serving.request.first_pass import FirstPass, first_pass
 from es_ttc.serving.request.request import AcceptedCallers, Api, RequestReader, SearchItem, SearchRequest
 from es_ttc.serving.request.response import (
     Outcome,
+    add_method_to_hits,
     is_refusal,
     item_error,
     respond,
@@ -84,6 +85,14 @@ class _Search:
     def has_summary(self) -> bool:
         """Whether its response contains a summary."""
         return self.rescored is not None or bool(self.summaries)
+
+    @property
+    def shows_details(self) -> bool:
+        """Whether a section asks for details of hits."""
+        retrieved = [result.clause.section for result in self.retrieved]
+        rewritten = [result.clause.section for result in self.rewritten]
+        sections = [*retrieved, *rewritten, *(() if self.rescored is None else self.rescored.sections)]
+        return any(section is not None and section.detail for section in sections)
 
     def may_answer_plainly(self, refusal: Refusal) -> bool:
         """Return whether the caller's own search is sent after the engine has refused the changed one."""
@@ -364,6 +373,8 @@ class Searches:
             add_retrievals(response, search.retrieved)
         if search.rewritten:
             add_rewritings(response, search.rewritten)
+        if search.shows_details:
+            add_method_to_hits(response, applied=search.applied)
         return response
 
     async def _rendered(self, request: SearchRequest, response: dict[str, Any], size: int) -> bytes:

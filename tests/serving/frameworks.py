@@ -9,9 +9,16 @@ import json
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 Texts = dict[str, str]
+
+
+def topic(text: str) -> dict[str, str]:
+    """Return the metadata of a text."""
+    return {"topic": "cats" if "cat" in text else "others"}
+
 
 LUCENE = {"name": "hnsw", "space_type": "l2", "engine": "lucene"}
 """How OpenSearch is to index their vectors: their own choice, faiss, kills a node without native libraries."""
@@ -22,7 +29,7 @@ def write_langchain(url: str, index: str, product: str, texts: Texts) -> None:
     from langchain_elasticsearch import BM25Strategy, ElasticsearchStore
 
     store = ElasticsearchStore(index, es_url=url, strategy=BM25Strategy())
-    store.add_texts(list(texts.values()), metadatas=[{"from": "here"}] * len(texts), ids=list(texts))
+    store.add_texts(list(texts.values()), metadatas=[*map(topic, texts.values())], ids=list(texts))
 
 
 def write_llama_index(url: str, index: str, product: str, texts: Texts) -> None:
@@ -31,7 +38,7 @@ def write_llama_index(url: str, index: str, product: str, texts: Texts) -> None:
     from llama_index.vector_stores.elasticsearch import ElasticsearchStore
     from llama_index.vector_stores.opensearch import OpensearchVectorClient, OpensearchVectorStore
 
-    nodes = [TextNode(id_=key, text=text, embedding=[0.6, 0.8]) for key, text in texts.items()]
+    nodes = [TextNode(id_=key, text=text, embedding=[0.6, 0.8], metadata=topic(text)) for key, text in texts.items()]
     if product == "opensearch":
         OpensearchVectorStore(OpensearchVectorClient(url, index, dim=2, method=LUCENE)).add(nodes)
     else:
@@ -44,7 +51,7 @@ def write_haystack(url: str, index: str, product: str, texts: Texts) -> None:
     from haystack_integrations.document_stores.elasticsearch import ElasticsearchDocumentStore
     from haystack_integrations.document_stores.opensearch import OpenSearchDocumentStore
 
-    documents = [Document(id=key, content=text, meta={"from": "here"}) for key, text in texts.items()]
+    documents = [Document(id=key, content=text, meta=topic(text)) for key, text in texts.items()]
     if product == "opensearch":
         OpenSearchDocumentStore(hosts=url, index=index, method=LUCENE).write_documents(documents)
     else:
@@ -69,24 +76,29 @@ def rerank_cohere(url: str, version: int, model: str, query: str, texts: list[st
     return [(one.index, one.relevance_score) for one in found.results]
 
 
-def run_page(page: str, blocks: list[str], result: str) -> list[list[dict[str, Any]]]:
-    """Run the blocks of a page one after the other, and show what each found under a name."""
+def run_page(page: str, module: str, blocks: list[str], result: str) -> dict[str, Any]:
+    """Run the blocks of a page, which import a module, and show what each found, and what the page measured."""
+    sys.modules["retrieval"] = ModuleType("retrieval")
+    exec(compile(module, "retrieval.py", "exec"), vars(sys.modules["retrieval"]))
     namespace: dict[str, Any] = {"__name__": Path(page).stem}
     found = []
     for block in blocks:
         exec(compile(block, page, "exec"), namespace)
-        found.append([_shown(document) for document in namespace.pop(result)])
-    return found
+        found.append([_shown(document) for document in namespace.pop(result, ())])
+    return {"found": found, "measures": namespace["measures"]}
 
 
 def _shown(document: Any) -> dict[str, Any]:
-    """Return the id, the text and the score of any framework's document; of LangChain's the detail too."""
+    """Return the id, the text, the score and the metadata of any framework's document."""
     if hasattr(document, "page_content"):
-        hit = document.metadata
-        return {"id": hit["_id"], "text": document.page_content, "score": hit["_score"], "detail": hit.get("_ttc")}
+        metadata = document.metadata
+        return {"id": document.id, "text": document.page_content, "score": metadata["score"], "metadata": metadata}
     if hasattr(document, "node"):
-        return {"id": document.node.node_id, "text": document.node.get_content(), "score": document.score}
-    return {"id": document.id, "text": document.content, "score": document.score}
+        node = document.node
+        shown = node.get_content(metadata_mode="llm")
+        assert "ttc" not in shown, shown
+        return {"id": node.node_id, "text": node.text, "score": document.score, "metadata": node.metadata}
+    return {"id": document.id, "text": document.content, "score": document.score, "metadata": document.meta}
 
 
 if __name__ == "__main__":

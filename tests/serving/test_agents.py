@@ -1,7 +1,9 @@
 """The tools for agents, used by the SDK's own client: over standard input and output, and over HTTP."""
 
 import contextlib
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,9 +18,10 @@ from es_ttc.encoders.base import Encoder
 from es_ttc.index.mappings.spec import IndexSpec
 from es_ttc.serving.server import running_gateway
 from es_ttc.settings import GatewaySettings
-from tests.serving.client import call
+from tests.serving.client import Reply, call
 from tests.serving.conftest import SearchStack, fill
 from tests.serving.corpus import by_id, corpus
+from tests.serving.relay import relay
 from tests.serving.test_engine_requests_of_a_search import attached
 from tests.support.encoders import Renamed
 
@@ -79,6 +82,7 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         [index] = await ask(client, "list_indices", index=stack.index)
         fields = {one.pop("name"): one for one in index.pop("filter_fields")}
         expected = {"documents": 60, "encoded": 1, "text_fields": ["title", "text"], "aliases": []}
+        assert index.pop("languages") == ["English"]
         assert index == {"name": stack.index, **expected}
         assert fields["group.keyword"]["type"] == "keyword"
         assert set(fields["group.keyword"]["examples"]) < {f"g{number}" for number in range(7)}
@@ -115,6 +119,21 @@ async def test_an_agent_searches_reads_and_asks_why(stack: SearchStack) -> None:
         texts = {one["field"]: one["text"] for one in document["texts"]}
         assert texts == {name: text for name, text in by_id(best["id"]).items() if name in ("title", "text")}
         assert {"number", "group", "kind"} == set(document["values"])
+
+
+async def test_rights_as_opensearchs_security_plugin_judges_them(stack: SearchStack) -> None:
+    """It refuses a pattern that names indices without a right; with `do_not_fail_on_forbidden` not for reads."""
+    error = {"reason": "no permissions for [indices:admin/mappings/get]"}
+    refused = Reply(403, {"content-type": "application/json"}, json.dumps({"error": error, "status": 403}).encode())
+    with relay(stack.gateway) as seen:
+        async with agent_of(seen.url) as client:
+            seen.before = lambda passed: refused if "*" in passed.target else None
+            assert "name an [index] that you may read" in await ask(client, "list_indices")
+            [index] = await ask(client, "list_indices", index=stack.index)
+            found = await ask(client, "search", index=index["name"], query="a cat drinks milk", size=1)
+            assert found["ranked_by"] == "blend"
+            seen.before = lambda passed: refused if re.search(r"\*.*/_(mapping|alias)", passed.target) else None
+            assert index["name"] in [one["name"] for one in await ask(client, "list_indices")]
 
 
 @on_both_engines

@@ -61,6 +61,12 @@ SEARCHES: dict[str, dict[str, Any] | list[dict[str, Any]]] = {
     },
     "`blend`, `sort` by score and a number": {**BLEND, "sort": ["_score", "number"]},
     "`blend`, `passages`": {"query": QUERY, **rescore(passages=1)},
+    "`blend`, `passages` with `context`": {"query": QUERY, **rescore(passages=1, context=5)},
+    "`blend`, `passages` with `context`, `_source` false": {
+        "query": QUERY,
+        **rescore(passages=1, context=5),
+        "_source": False,
+    },
     "`spectral`, then `mmr`": {
         "query": QUERY,
         "rescore": [rescore(method="spectral")["rescore"], {"window_size": 10, "ttc": {"method": "mmr"}}],

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any
 
+import ir_measures
 import numpy as np
 import pytest
+from ir_measures import R, Success, nDCG
 
 from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
@@ -42,25 +44,30 @@ class Page:
 
     name: str
     text_field: str
+    topic_field: str
     result: str
 
     def blocks(self, address: str, articles: str, passages: str) -> list[str]:
         """Return its code with the address and the names of the indices put in."""
-        text = (ROOT / "docs" / "how-to" / f"{self.name}.md").read_text(encoding="utf-8")
-        blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
         names = {"http://127.0.0.1:9280": address, "articles": articles, "passages": passages}
-        for index, block in enumerate(blocks):
-            assert f'"{next(iter(names))}"' in block
-            blocks[index] = re.sub(r'"([^"\n]*)"', lambda found: f'"{names.get(found[1], found[1])}"', block)
-        return blocks
+        return [
+            re.sub(r'"([^"\n]*)"', lambda quoted: f'"{names.get(quoted[1], quoted[1])}"', block)
+            for block in code_of(self.name)
+        ]
+
+
+def code_of(page: str) -> list[str]:
+    """Return the blocks of Python in a how-to page."""
+    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
 
 
 PAGES = {
     page.name: page
     for page in (
-        Page("langchain", "text", "documents"),
-        Page("llama-index", "content", "nodes"),
-        Page("haystack", "content", "documents"),
+        Page("langchain", "text", "metadata.topic.keyword", "documents"),
+        Page("llama-index", "content", "metadata.topic.keyword", "nodes"),
+        Page("haystack", "content", "topic", "documents"),
     )
 }
 
@@ -158,30 +165,45 @@ def test_code_of_the_page(
     documents = [{"_id": key, "id": key, page.text_field: text, "metadata": {}} for key, text in TEXTS.items()]
     asyncio.run(fill(stack.engine, made, spec, encoder, documents))
 
-    first_pass = {"query": {"match": {page.text_field: QUESTION}}, "size": 5}
-    section = {"window_size": 100, "ttc": {"method": "spectral"}}
-    rescored = search(stack.gateway, written, {**first_pass, "rescore": section})
-    assert rescored.json()["ttc"]["applied"] is True
-    assert rescored.ids != search(stack.gateway, written, first_pass).ids
-    clause = {"field": "ttc.vector", "query_text": QUESTION, "k": 5, "ttc": {"method": "nnn"}}
-    nearest = search(stack.gateway, made, {"knn": clause, "size": 5})
-    assert nearest.json()["ttc"]["applied"] is True
+    module = "\n".join(code_of("retrieve-for-a-language-model"))
+    namespace: dict[str, Any] = {}
+    exec(module, namespace)
+    asked, passages_of = partial(namespace["search_body"], field=page.text_field), namespace["passages_of"]
+    bodies = [
+        asked(QUESTION),
+        asked(f"{QUESTION}\nwhich bird sings before rain?"),
+        asked("who drinks milk?", filters=[{"term": {page.topic_field: "cats"}}]),
+        namespace["nearest_body"](QUESTION),
+    ]
+    expected = [search(stack.gateway, made if "knn" in body else written, body) for body in bodies]
+    for reply in expected:
+        assert reply.json()["ttc"]["applied"] is True
 
     blocks = page.blocks(stack.gateway, written, made)
-    found = framework.call("run_page", page=f"{name}.md", blocks=blocks, result=page.result)
-    for block, documents in zip(blocks, found, strict=True):
-        expected = nearest if '"knn"' in block else rescored
-        assert [document["id"] for document in documents] == expected.ids
-        assert [document["text"] for document in documents] == [TEXTS[key] for key in expected.ids]
-        scores = [document["score"] for document in documents]
-        if name == "llama-index":  # it maps them to 0 ... 1
-            assert (scores[0], scores[-1]) == (1, 0)
-            assert scores == sorted(scores, reverse=True)
-        else:
-            assert scores == pytest.approx(expected.scores)
-        if name == "langchain":
-            shown = [document["detail"] for document in documents]
-            assert all("first_pass_rank" in detail for detail in shown) if '"detail"' in block else not any(shown)
+    invocation = blocks[0].splitlines()[-1]
+    late = f'import retrieval\nretrieval.SECTION["timeout"] = "1nanos"\n{invocation}'
+    ran = framework.call("run_page", page=f"{name}.md", module=module, blocks=[*blocks, late], result=page.result)
+    *found, fell_back = ran["found"]
+    for documents, reply in zip(found, expected, strict=False):
+        hits = reply.json()["hits"]["hits"]
+        assert [document["id"] for document in documents] == reply.ids
+        assert [document["text"] for document in documents] == [passages_of(hit, page.text_field) for hit in hits]
+        assert [document["score"] for document in documents] == pytest.approx(reply.scores)
+        assert [document["metadata"]["ttc"] for document in documents] == [hit["_ttc"] for hit in hits]
+    for documents in found[len(expected) + 1 :]:  # by the store's own retriever
+        body = {"query": {"match": {page.text_field: QUESTION}}, "size": 5, "rescore": {"ttc": {}}}
+        assert [document["id"] for document in documents] == search(stack.gateway, written, body).ids
+    assert fell_back
+    for document in fell_back:
+        outcome = document["metadata"]["ttc"]
+        assert (outcome["method"], outcome["applied"], document["text"]) == ("blend", False, TEXTS[document["id"]])
+        assert "longer than its budget" in outcome["reason"]
+    judged = namespace["judged"]
+    ranked = {text: search(stack.gateway, written, asked(text)).ids for text in judged}
+    run = {text: {key: -rank for rank, key in enumerate(ids)} for text, ids in ranked.items()}
+    measures = {"hit rate": Success @ 5, "recall": R @ 5, "nDCG": nDCG @ 5}
+    reference = ir_measures.calc_aggregate(measures.values(), judged, run)
+    assert ran["measures"] == pytest.approx({key: reference[measure] for key, measure in measures.items()})
 
 
 def test_openais_client_gets_the_vectors_of_ingest(

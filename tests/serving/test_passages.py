@@ -1,11 +1,14 @@
 """Passages of hits, in `_ttc` and as fragments of `highlight`."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.serving.client import search
+from es_ttc.encoders.base import Encoder
+from tests.serving.client import call, search
 from tests.serving.conftest import SearchStack
+from tests.serving.test_engine_requests_of_a_search import attached
 
 ON_ONE_ENGINE = True
 
@@ -31,6 +34,44 @@ def test_every_method_has_passages_of_the_hits_own_fields(stack: SearchStack, me
             assert hit["_source"][passage["field"]][passage["start"] : passage["end"]].strip()
             assert -1 <= passage["score"] <= 1
         assert "fields" not in hit
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("engine_url", ["opensearch", "elasticsearch"], indirect=True)
+async def test_context_has_the_text_also_of_hits_without_it(
+    stack: SearchStack, encoder: Encoder, index_name: str
+) -> None:
+    """Of documents with features of their own, and of an attached index: several values with markup, in an object."""
+    values = ["Our <b>cat</b> drinks milk.", "It &amp; the farmer watch the rain and the snow for hours and hours."]
+    lines = [line for name in ("a", "b") for line in ({"index": {"_id": name}}, {"note": {"text": [name, *values]}})]
+    call(stack.engine, "POST", f"/{index_name}/_bulk?refresh=true", lines)
+    await attached(stack.engine, index_name, replace(stack.spec, text_fields=("note.text",), strip_html=True), encoder)
+    try:
+        for index, query in ((stack.index, QUERY), (index_name, {"match": {"note.text": "cat drinks milk"}})):
+            asked = body(passages=3, context=2) | {"query": query}
+            whole = search(stack.gateway, index, asked).json()["hits"]["hits"]
+            narrow = search(stack.gateway, index, body(passages=3) | {"query": query}).json()["hits"]["hits"]
+            for hit, positions in zip(whole, narrow, strict=True):
+                shown, source = hit["_ttc"]["passages"], hit["_source"]
+                for passage in shown:
+                    text = source[passage["field"]] if "title" in source else " ".join(source["note"]["text"])
+                    assert passage["text"] == text[passage["start"] : passage["end"]]
+                    assert passage["length"] == len(text)
+                assert positions["_ttc"]["passages"]
+                for inner in positions["_ttc"]["passages"]:
+                    around = [one for one in shown if one["field"] == inner["field"] and one["end"] >= inner["end"]]
+                    assert any(one["start"] <= inner["start"] for one in around)
+            for changes, url in (
+                ({"_source": False}, ""),
+                ({"_source": ["number"]}, ""),
+                ({}, "?_source=false"),
+                ({}, "?stored_fields=_none_&_source=false"),
+            ):
+                reply = call(stack.gateway, "POST", f"/{index}/_search{url}", asked | changes).json()["hits"]["hits"]
+                assert [hit["_ttc"] for hit in reply] == [hit["_ttc"] for hit in whole], (changes, url)
+                assert not any("fields" in hit or "text" in hit.get("_source", {}) for hit in reply)
+    finally:
+        call(stack.engine, "DELETE", f"/ttc-*-{index_name}")
 
 
 def unmarked(hit: dict[str, Any]) -> str:

@@ -46,6 +46,8 @@ def test_a_search_without_a_text_is_the_engines_own(
         summary = reply.json()["ttc"]
         assert (summary["applied"], summary["scored"]) == (False, 0)
         assert "query_text" in summary["reason"]
+        outcome = {name: summary[name] for name in ("method", "applied", "reason") if "detail" in rescore["ttc"]}
+        assert all(outcome.items() <= hit.get("_ttc", {}).items() for hit in reply.json()["hits"]["hits"])
     first = [{"ttc": section}, {"ttc": {"method": "dense", "query_text": CATS}}]
     second = [{"ttc": {"query_text": CATS}}, {"ttc": {"method": "dense", "query_text": " "}}]
     for items, applied in ((first, [False, True]), (second, [True, False])):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from es_ttc.common.exact_numbers import ExactNumber
-from es_ttc.common.languages import LATIN, language_of
+from es_ttc.common.languages import LATIN, SOUTH_EAST_ASIAN, language_of
 from es_ttc.common.markup import blanked, has_markup
 
 MAX_TEXT_FIELDS = 5
@@ -22,7 +22,7 @@ _CHARACTERS_A_WORD = 3
 _MAX_TITLE_WORDS = 20
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _NUMBER = re.compile(r"[+-]?[0-9][0-9.,]*")
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_UNSPACED = re.compile(f"[{SOUTH_EAST_ASIAN}\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _NO_TEXT = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*://\S+|\S+@\S+\.\S+|[0-9a-fA-F-]{16,}|[A-Za-z0-9+/=_-]{32,})\s*")
 _TITLES = (
     *("title", "name", "subject", "headline", "heading", "summary", "label", "titel", "titre", "nombre"),

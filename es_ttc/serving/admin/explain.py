@@ -57,7 +57,7 @@ _DROPPED = frozenset(
         "suggest",
     }
 )
-_DROPPED_OF_SECTION = frozenset({"min_relevance", "passages"})
+_DROPPED_OF_SECTION = frozenset({"context", "min_relevance", "passages"})
 _REFUSED = {400: InvalidRequest, 404: UnknownIndex}
 
 

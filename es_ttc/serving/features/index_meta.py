@@ -16,7 +16,8 @@ from es_ttc.errors import EncoderMismatch, EngineError, EngineUnavailable
 from es_ttc.index.mappings.attached import side_alias
 from es_ttc.index.mappings.calibration import calibration_of
 from es_ttc.index.mappings.spec import CALIBRATION, ENCODER, ROOT
-from es_ttc.serving.engine import EngineClient, IncompleteAnswer
+from es_ttc.serving.answer_forms import Form
+from es_ttc.serving.engine import EngineClient, IncompleteAnswer, NotForCaller
 from es_ttc.serving.features.keys import DocumentKey
 from es_ttc.serving.http.caller import Caller, CallerKeys
 from es_ttc.vectors.moments import Moments
@@ -117,23 +118,35 @@ class Described(NamedTuple):
 async def features_of(engine: EngineClient, target: str, *, failing: str) -> dict[str, Described]:
     """Return where each index behind a target has its features, by its name: in itself, or in the side index in use.
 
-    The target is quoted for a path.
+    The target is quoted for a path. A caller without rights on side indices sees none.
     """
-    with_features = {"filter_path": f"*.mappings._meta.{ROOT}"}
-    hidden = {**with_features, "expand_wildcards": "open,hidden", "allow_no_indices": "true"}
-    searched, own, sides = await asyncio.gather(
-        *(
-            engine.json("GET", path.encode(), urlencode(query).encode(), failing=failing, in_own_words=True, form=form)
-            for path, query, form in (
-                (f"/{target}/_field_caps", {"fields": "_id"}, {"indices": [str]}),
-                (f"/{target}/_mapping", with_features, _META),
-                (f"/{side_alias('*')}/_mapping", hidden, _META),
-            )
-        )
-    )
+
+    async def read(path: str, query: Mapping[str, str], form: Form) -> Any:
+        encoded = urlencode(query).encode()
+        return await engine.json("GET", path.encode(), encoded, failing=failing, in_own_words=True, form=form)
+
+    async def mappings(names: str, **options: str) -> Any:
+        return await read(f"/{names}/_mapping", {"filter_path": f"*.mappings._meta.{ROOT}", **options}, _META)
+
+    async def of_sides() -> Any:
+        try:
+            return await mappings(side_alias("*"), expand_wildcards="open,hidden", allow_no_indices="true")
+        except NotForCaller:  # of OpenSearch; Elasticsearch answers with those that the caller may see
+            return {}
+
+    async def of_target() -> tuple[Sequence[str], Any]:
+        names = (await read(f"/{target}/_field_caps", {"fields": "_id"}, {"indices": [str]}))["indices"]
+        try:
+            return names, await mappings(target)
+        except NotForCaller:  # of OpenSearch, which refuses a pattern that also names indices without a right
+            if "*" not in target:
+                raise
+            return names, await mappings(quote(",".join(names), safe=",")) if names else {}
+
+    (names, own), sides = await asyncio.gather(of_target(), of_sides())
     described = [Described(name, mapping["mappings"]["_meta"][ROOT]) for name, mapping in (own | sides).items()]
     by_source = {one.meta.get("source", one.holder): one for one in described}
-    return {name: by_source[name] for name in searched["indices"] if name in by_source}
+    return {name: by_source[name] for name in names if name in by_source}
 
 
 async def encoded_fields(places: Iterable[tuple[str, EngineClient]]) -> tuple[str, ...]:

@@ -44,11 +44,8 @@ _SAFE_VALUES: Mapping[str, tuple[str, ...]] = {
     "sort": ("_score", "_score:desc"),
 }
 """URL parameters that mean nothing with these values."""
-PARAMS_OF_HITS = frozenset(
-    {
-        "_source", "_source_excludes", "_source_includes", "explain", "seq_no_primary_term", "stored_fields", "version",
-    }
-)  # fmt: skip
+PARAMS_OF_SOURCE = frozenset({"_source", "_source_excludes", "_source_includes", "stored_fields"})
+PARAMS_OF_HITS = PARAMS_OF_SOURCE | {"explain", "seq_no_primary_term", "version"}
 """URL parameters that affect only the contents of hits."""
 
 

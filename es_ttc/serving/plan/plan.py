@@ -15,6 +15,7 @@ from es_ttc.serving.plan.bodies import (
     AGGREGATIONS,
     NAMED_SCORES,
     NO_STORED_FIELDS,
+    PARAMS_OF_SOURCE,
     as_list,
     doc_values_to_ask,
     guard,
@@ -148,6 +149,12 @@ class SearchPlan:
     def reads_passages(self) -> bool:
         """Whether hits contain passages."""
         return bool(self.section.passages or self.highlights)
+
+    @property
+    def shows_source(self) -> bool:
+        """Whether hits contain their whole `_source`."""
+        body, url = self.body, dict(self.params)
+        return body.get("_source", True) is True and "stored_fields" not in body and PARAMS_OF_SOURCE.isdisjoint(url)
 
     @property
     def completed(self) -> int:

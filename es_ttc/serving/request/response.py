@@ -1,7 +1,7 @@
 """The caller's response: errors of single searches, `filter_path`, the header `x-ttc-applied`, summaries."""
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -97,6 +97,18 @@ def add_summary(response: dict[str, Any], hook: str, summaries: Sequence[Summary
         summary = {**response[KEY], hook: summary.get(hook, summary)}
     response[KEY] = summary
     add_took(response, ms)
+
+
+def add_method_to_hits(response: Mapping[str, Any], *, applied: bool) -> None:
+    """Add to each hit's details the method and whether all were applied, or why not: many clients keep only hits."""
+    summary = response[KEY]
+    hooks = (summary.get(hook, []) for hook in ("knn", "query"))
+    summaries = [summary, *(one for given in hooks for one in (given if isinstance(given, list) else [given]))]
+    failed = next((one for one in summaries if not one.get("applied", True)), summary)
+    parts = {"method": summary.get("method"), "applied": applied, "reason": failed.get("reason")}
+    details = {name: value for name, value in parts.items() if value is not None}
+    for hit in response["hits"]["hits"]:
+        hit["_ttc"] = {**details, **hit.get("_ttc", {})}
 
 
 def add_took(response: dict[str, Any], ms: float) -> None:

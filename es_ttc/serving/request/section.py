@@ -18,9 +18,13 @@ DEFAULT_METHOD = "blend"
 MAX_WEIGHT = 1e9
 MAX_CANDIDATES = 10_000
 MAX_PASSAGES = 10
+MAX_CONTEXT = 500
 MAX_PARTS = 16
 OF_RELEVANCE = ("relevance", "min_relevance")
-OF_RESCORE = ("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages", "parts", *OF_RELEVANCE)
+OF_RESCORE = (
+    *("score_mode", "query_weight", "rescore_query_weight", "candidates", "passages", "context", "parts"),
+    *OF_RELEVANCE,
+)
 """Keys that are valid in `rescore` only."""
 _OF_WINDOW = '{"rescore": {"window_size": 50, "ttc": {}}}'
 _OF_BODY = '{"query": {"match": {"title": "bees"}}, "from": 0, "size": 10, "rescore": {"ttc": {}}}'
@@ -99,8 +103,9 @@ class Section(BaseModel):
     )
     detail: bool | Literal["map"] = Field(
         False,
-        description="Whether hits contain their first-pass rank and the method's details. `map`: also the cosines of "
-        "each token of a hit's text with the query, by scale and by query token. In `rescore` only.",
+        description="Whether `_ttc` of each hit contains its first-pass rank, the method's details, and `method`, "
+        "`applied` and `reason` for clients that keep only hits. `map`: also the cosines of each token of a hit's text "
+        "with the query, by scale and by query token. In `rescore` only.",
     )
     score_mode: ScoreMode = Field(
         ScoreMode.REPLACE,
@@ -122,6 +127,13 @@ class Section(BaseModel):
         le=MAX_PASSAGES,
         description="Maximum number of passages per hit: the parts of its text that match the query best, by the "
         "stored token vectors. In `rescore` only.",
+    )
+    context: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_CONTEXT,
+        description="Number of words before and after each of the `passages`, which then also contain their `text`. "
+        "Passages of a field that meet are joined.",
     )
 
     relevance: bool = Field(
@@ -199,6 +211,8 @@ def parse_section(data: Any, *, default_method: str | None = None, model: type[S
     section = validated(model, data, model.place)
     if section.query_text is not None and section.query_texts is not None:
         raise InvalidRequest(f"[{model.place}] takes [query_text] or [query_texts], not both")
+    if section.context is not None and not section.passages:
+        raise InvalidRequest(f'[{model.place}.context] widens [passages], which is missing: add "passages": 1')
     check_query(section.query_texts or (section.query_text or "",))
     return section
 

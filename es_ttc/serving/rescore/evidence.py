@@ -25,6 +25,8 @@ from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.plan.plan import SearchPlan
 from es_ttc.serving.request.response import add_took
 from es_ttc.serving.request.section import MAX_PASSAGES
+from es_ttc.serving.rescore.context import add_context
+from es_ttc.serving.rescore.window import SearchAgain
 from es_ttc.serving.tracing import span
 from es_ttc.vectors.tokens import ScaleNorms, TokenVectors
 
@@ -53,6 +55,7 @@ async def add_evidence(
     plan: SearchPlan,
     method: Method | None,
     caller: Caller,
+    search_again: SearchAgain,
     *,
     since: float,
     started: float,
@@ -70,14 +73,12 @@ async def add_evidence(
     if plan.reads_passages:
         began = time.perf_counter()
         with span("passages"):
-            passages = await deadline.run(_passages(gateway, hits, plan, caller), "reading passages", method=name)
-        if isinstance(passages, EsTtcError):
+            adding = _add_passages(gateway, hits, plan, caller, search_again)
+            failure = await deadline.run(adding, "reading passages", method=name)
+        if failure is not None:
             if plan.section.on_error == "fail":
-                raise passages
-            response["ttc"]["passages"] = {"reason": str(passages)}
-            passages = [[] for _ in hits]
-        for hit, found in zip(hits, passages, strict=True):
-            _show_passages(hit, found, plan)
+                raise failure
+            response["ttc"]["passages"] = {"reason": str(failure)}
         _add_time(response, "passages", began)
     if plan.section.shows_map:
         began = time.perf_counter()
@@ -93,6 +94,18 @@ async def add_evidence(
             if detail is not None and detail.found:
                 hit["_ttc"] = {**hit.get("_ttc", {}), "map": {"fields": list(detail.fields), **detail.found}}
         _add_time(response, "map", began)
+
+
+async def _add_passages(
+    gateway: Gateway, hits: Sequence[dict[str, Any]], plan: SearchPlan, caller: Caller, search_again: SearchAgain
+) -> None:
+    """Add passages and fragments to hits, in place; after a failure they have none, or passages without context."""
+    for hit in hits:
+        _show_passages(hit, (), plan)
+    for hit, passages in zip(hits, await _passages(gateway, hits, plan, caller), strict=True):
+        _show_passages(hit, passages, plan)
+    if plan.section.context is not None:
+        await add_context(hits, plan, search_again, gateway.scoring)
 
 
 async def _passages(

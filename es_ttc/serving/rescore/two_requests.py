@@ -101,12 +101,26 @@ def named_hits(body: Mapping[str, Any], hits: Sequence[Mapping[str, Any]]) -> di
     numbers: dict[str, list[int]] = defaultdict(list)
     for hit in hits:
         numbers[hit["_index"]] += hit.get("fields", {}).get(SEQ_NO_FIELD, ())
-    writes = [
-        {"bool": {"filter": [{"term": {"_index": index}}, {"terms": {SEQ_NO_FIELD: of_index}}]}}
-        for index, of_index in numbers.items()
-    ]
-    asked = {"_source": False, "docvalue_fields": [SEQ_NO_FIELD], "size": len(hits), "track_total_hits": False}
-    return {**shared_parts(body), **asked, "query": {"bool": {"filter": [{"bool": {"should": writes}}]}}}
+    writes = {index: {"terms": {SEQ_NO_FIELD: of_index}} for index, of_index in numbers.items()}
+    return _of_documents(body, writes, len(hits)) | {"docvalue_fields": [SEQ_NO_FIELD]}
+
+
+def hits_with_texts(
+    body: Mapping[str, Any], hits: Sequence[Mapping[str, Any]], fields: Sequence[str]
+) -> dict[str, Any]:
+    """Return the request for text fields of hits with ids."""
+    ids: dict[str, list[str]] = defaultdict(list)
+    for hit in hits:
+        ids[hit["_index"]].append(hit["_id"])
+    named = {index: {"ids": {"values": of_index}} for index, of_index in ids.items()}
+    return _of_documents(body, named, len(hits)) | {"docvalue_fields": [HASH, SEQ_NO_FIELD], "fields": [*fields]}
+
+
+def _of_documents(body: Mapping[str, Any], by_index: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return the request for documents that match the query of their index."""
+    documents = [{"bool": {"filter": [{"term": {"_index": index}}, query]}} for index, query in by_index.items()]
+    asked = {"_source": False, "size": size, "track_total_hits": False}
+    return {**shared_parts(body), **asked, "query": {"bool": {"filter": [{"bool": {"should": documents}}]}}}
 
 
 def by_further_keys(plan: SearchPlan, hits: Sequence[Mapping[str, Any]], filters: Sequence[Any]) -> dict[str, Any]:

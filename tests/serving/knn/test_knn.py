@@ -242,6 +242,9 @@ def test_knn_detail_shows_weights_and_ranks(spanned: SearchStack) -> None:
     reply = asked(spanned, knn_clause("nnn", ttc={"detail": True}))
     shown = [hit["_ttc"] for hit in reply.json()["hits"]["hits"]]
     assert [detail["retrieval_rank"] for detail in shown] == list(range(1, 11))
+    late = asked(spanned, knn_clause("nnn", ttc={"detail": True, "timeout": "1nanos"})).json()
+    outcome = {name: late["ttc"][name] for name in ("method", "applied", "reason")}
+    assert [hit["_ttc"] for hit in late["hits"]["hits"]] == [outcome] * 10
     assert shown[0]["coefficient"] == pytest.approx(reply.scores[0], abs=1e-6)
     known = {f"d{number}" for number in range(60)}
     assert all({part["id"] for part in detail.get("redundant_with", ())} <= known for detail in shown)

@@ -199,3 +199,13 @@ def test_features_that_a_caller_may_not_read_do_not_serve_him_from_memory(secure
             secured.gateway, "POST", f"/{target}/_search", {"query": EVERYTHING, "rescore": ttc_rescore()}, BEN
         )
         assert (reply.json()["ttc"]["applied"], reply.json()["ttc"]["scored"]) == (False, 0), reply.body
+
+
+@pytest.mark.parametrize("source", [True, False])
+def test_passages_have_no_text_of_a_field_that_the_caller_may_not_read(secured: SearchStack, source: bool) -> None:
+    fields = {"field_security": {"grant": ["*"], "except": ["text"]}}
+    rights = {"indices": [{"names": [INDEX], "privileges": ["read", "view_index_metadata"], **fields}]}
+    section = ttc_rescore(passages=2, context=5, timeout="60s", on_error="fail")
+    reply = asked(secured.gateway, api_key(secured.engine, {"titles": rights}), rescore=section, _source=source)
+    passages = [passage for hit in reply.json()["hits"]["hits"] for passage in hit["_ttc"]["passages"]]
+    assert {(passage["field"], "text" in passage) for passage in passages} == {("title", True), ("text", False)}
