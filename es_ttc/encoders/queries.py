@@ -18,6 +18,7 @@ def encode(queries: Sequence[Sequence[str]], encoder: Encoder, *, tokens: bool) 
     late, words = encoder.identity.late_interaction, needs_words(encoder)
     encodings = encoder.encode([*chain(*queries)], role="query", tokens=tokens or late or words)
     means = word_means(encodings) if words else None
+    shares = encodings.encoded_shares or ()
     ends = [*accumulate(map(len, queries))]
     return [
         Query(
@@ -27,6 +28,7 @@ def encode(queries: Sequence[Sequence[str]], encoder: Encoder, *, tokens: bool) 
             late=late,
             word_means=None if means is None else means[end - len(texts) : end],
             token_spans=encodings.offsets[end - len(texts)] if tokens or late else None,
+            encoded_shares=shares[end - len(texts) : end],
         )
         for texts, end in zip(queries, ends, strict=True)
     ]

@@ -75,6 +75,8 @@ class Query:
         late: Whether the encoder is a late-interaction model, whose ``tokens`` are always given.
         word_means: ``(r, d)`` float32 unit rows, for each text the mean of its words' token vectors; None for an
             encoder whose pooled vector is the mean of all tokens.
+        encoded_shares: For each text the share of its characters that ``vectors`` are made from; empty where it is not
+            known.
     """
 
     text: str
@@ -84,6 +86,7 @@ class Query:
     late: bool = False
     word_means: Float32 | None = None
     token_spans: NDArray[np.int32] | None = None
+    encoded_shares: tuple[float, ...] = ()
 
     @property
     def of_tokens(self) -> Float32:

@@ -69,7 +69,7 @@ class DocumentFeatures:
     hash: str  # content hash of its text fields
     pooled: Float32 | None  # (d,) float32 unit vector
     tokens: TokenFeatures | None
-    truncated: bool  # whether its text has more tokens than the index stores
+    truncated: bool  # whether its text has more tokens than are read
     spans: SpanFeatures | None = None
     chunks: DocumentChunks | None = None
     reversed: Float32 | None = None  # (d,) float32 unit vector of the document as a query
@@ -187,14 +187,13 @@ def _features(
     pooled = encodings.pooled[position]
     if not pooled.any():
         return DocumentFeatures(text_hash, None, None, truncated=False)
-    truncated = bool(encodings.truncated[position])
+    read = _share_read(encodings, position, spans, spec)
     chunks = encoded.chunks[position] if encoded.chunks else None
     as_query = None if encoded.reversed is None else encoded.reversed[position]
-    features = DocumentFeatures(text_hash, pooled, None, truncated, chunks=chunks, reversed=as_query)
+    features = DocumentFeatures(text_hash, pooled, None, read < 1, chunks=chunks, reversed=as_query)
     if not spec.encodes_tokens:
         return features
     offsets = locate(encodings.offsets[position], spans)
-    read = share_of_text_read(encodings.offsets[position], spans) if truncated else 1.0
     matrix = encodings.tokens[position]
     tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec, read)
     if not spec.spans:
@@ -203,6 +202,13 @@ def _features(
     if tokens is not None:
         matrix = dequantise(tokens.vectors)
     return replace(features, tokens=tokens, spans=span_features(matrix, offsets, spec.spans))
+
+
+def _share_read(encodings: Encodings, position: int, spans: Sequence[FieldSpan], spec: IndexSpec) -> float:
+    """Return the share of a text that its token vectors are made from; without these, its pooled vector."""
+    if not spec.encodes_tokens:
+        return 1.0 if encodings.encoded_shares is None else encodings.encoded_shares[position]
+    return share_of_text_read(encodings.offsets[position], spans) if encodings.truncated[position] else 1.0
 
 
 def share_of_text_read(offsets: NDArray[np.int32], spans: Sequence[FieldSpan]) -> float:
