@@ -42,8 +42,8 @@ NOTICE = "<!-- Written by `make docs` from the code. -->\n"
 READ_IN_PART = (
     "## Texts that are read in part\n",
     "An index reads the first `--max-tokens` tokens of a document (default 1,024), and a late-interaction model at "
-    "most its own length. A pooled vector, that of a query too, is made from the encoder's first window (256 tokens for "
-    "`minilm`). What was not read is searched by its words alone. The response says so:\n",
+    "most its own length. A pooled vector, that of a query too, is made from the encoder's first window (256 tokens "
+    "for `minilm`). What was not read is searched by its words alone. The response says so:\n",
     "| key | value |",
     "| --- | --- |",
     "| `ttc.query_encoded_share` | for each text of the query the share of its characters that was read; only if one "

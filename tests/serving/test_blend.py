@@ -116,7 +116,7 @@ def test_texts_that_the_encoder_read_in_part_make_vectors_count_less(
     assert shown == pytest.approx({name: read[name] for name in reply.ids}, abs=1e-4)
     asked = {"index": cut.index, "id": reply.ids[0], "search": blended()}
     reasons = call(cut.gateway, "POST", "/_ttc/explain", asked).json()["reasons"]
-    assert any(f"has read {read[reply.ids[0]]:.0%} of its" in reason for reason in reasons)
+    assert any(f"are made from {read[reply.ids[0]]:.0%} of its" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(

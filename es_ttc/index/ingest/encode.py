@@ -60,6 +60,8 @@ class Encoded:
     encodings: Encodings
     chunks: Sequence[DocumentChunks] = ()
     reversed: Float32 | None = None
+    # For each text the share of its words whose vectors are kept where those of repeated words are not; empty for all
+    shares: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +109,14 @@ def with_tokens_skipped(encoded: Encoded, composed: Sequence[Composed], spec: In
             encoded.encodings.tokens, encoded.encodings.offsets, _read(composed, spec), composed, strict=True
         )
     ]
-    encodings = replace(encoded.encodings, tokens=[rows for rows, _ in kept], offsets=[spans for _, spans in kept])
-    return replace(encoded, encodings=encodings)
+    tokens, offsets, shares = [[*column] for column in zip(*kept, strict=True)] if kept else ([], [], [])
+    return replace(encoded, encodings=replace(encoded.encodings, tokens=tokens, offsets=offsets), shares=shares)
 
 
 def stored_without_skipped(
     rows: Float32, located: NDArray[np.int32], composed: Composed, spec: IndexSpec, encoder: Encoder
-) -> tuple[Float32, NDArray[np.int32]]:
-    """Return stored vectors ``(n, d)`` and their ``(n, 3)`` places without those that get none in another index."""
+) -> tuple[Float32, NDArray[np.int32], float]:
+    """Return what :func:`without_skipped` does, of stored vectors ``(n, d)`` and their ``(n, 3)`` places."""
     _, fields = composed
     starts = np.zeros(len(spec.text_fields), np.int32)
     for span in fields:
@@ -122,8 +124,8 @@ def stored_without_skipped(
     offsets = located[:, 1:] + starts[located[:, 0], None]
     offsets[located[:, 2] <= located[:, 1]] = 0
     [read] = _read([composed], spec)
-    kept, spans = without_skipped(rows, offsets, read, fields, spec.skip_tokens, encoder.stop_words)
-    return kept, locate(spans, fields)
+    kept, spans, share = without_skipped(rows, offsets, read, fields, spec.skip_tokens, encoder.stop_words)
+    return kept, locate(spans, fields), share
 
 
 def _read(composed: Sequence[Composed], spec: IndexSpec) -> list[str]:
@@ -195,6 +197,7 @@ def _features(
         return features
     offsets = locate(encodings.offsets[position], spans)
     matrix = encodings.tokens[position]
+    read *= encoded.shares[position] if encoded.shares else 1.0
     tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec, read)
     if not spec.spans:
         return replace(features, tokens=tokens)

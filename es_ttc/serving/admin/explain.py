@@ -423,7 +423,7 @@ def _reasons(
     elif told.rank is None and not alone["applied"] and summary["applied"]:
         yield f"alone it cannot be ranked: {alone.get('reason')}"
     if "encoded_share" in detail:
-        yield f"the encoder has read {detail['encoded_share']:.0%} of its text: more with a larger --max-tokens"
+        yield f"its token vectors are made from {detail['encoded_share']:.0%} of its text"
     if "query_encoded_share" in summary:
         yield f"the encoder has read {min(summary['query_encoded_share']):.0%} of the query"
     minimum = body_number(search.get("min_score"))
