@@ -48,8 +48,9 @@ READ_IN_PART = (
     "| --- | --- |",
     "| `ttc.query_encoded_share` | for each text of the query the share of its characters that was read; only if one "
     "is below 1. Late interaction reads up to 1,024 tokens of the query |",
-    "| `_ttc.encoded_share` of a hit, with `detail` | the share of its text's characters that its token vectors are "
-    "made from; only below 1, and only if the method reads token vectors |",
+    "| `_ttc.encoded_share` of a hit, with `detail` | the share of its text that its token vectors are made from: of "
+    "its characters, with `--skip-tokens repeated_words` times that of its words; only below 1, and only if the method "
+    "reads token vectors |",
     "| `ttc.encoded_share` | the mean of the latter over the window; by its square root `blend` [weights]"
     "(../how-to/choose-a-method.md#change-the-weights) its vectors |",
     "",
