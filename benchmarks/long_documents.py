@@ -2,8 +2,8 @@
 
     python -m benchmarks.long_documents ../shared/data/qmsum-meetings --settings 1024 4096 16384,repeated_words
 
-A setting is `--max-tokens`, and `--skip-tokens` after a comma. Texts are encoded once, at the greatest number of tokens;
-a setting's documents a second are those of its tokens at the speed measured there. Every row ranks BM25's first 100
+A setting is `--max-tokens`, and `--skip-tokens` after a comma. Texts are encoded once, at the greatest number.
+A setting's documents a second are those of its tokens at the speed measured there. Every row ranks BM25's first 100
 documents and the 100 nearest by pooled vector, as `benchmarks.blend` does.
 """
 
