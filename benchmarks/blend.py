@@ -188,7 +188,7 @@ def tables(values: Mapping[str, Mapping[str, Float64]]) -> str:
     )
     parts = [table(["nDCG@10", "queries", *names], rows)]
     rivals = ("RRF(b,d)", "z(b,d)", "late", "spectral", "bm25", "dense")
-    rows = [[collection, *(_shown(compared(found["blend"], found[rival])) for rival in rivals)]
+    rows = [[collection, *(shown(compared(found["blend"], found[rival])) for rival in rivals)]
             for collection, found in values.items()]  # fmt: skip
     parts.append("Blend's mean against each, with the 95 % interval of the difference, and queries won/tied/lost:\n")
     parts.append(table(["blend - ...", *rivals], rows))
@@ -199,7 +199,7 @@ def tables(values: Mapping[str, Mapping[str, Float64]]) -> str:
     parts.append("What changes against equal weights if a signal is left out, or has another weight:\n")
     parts.append(table(["difference", *without, *others], rows))
     rows = [[collection, *(f"{found[name].mean():.3f}" for name in ("blend", *LOADED)),
-             *(_shown(compared(found[name], found[rival])) for rival in ("RRF(b,d)", "bm25") for name in LOADED)]
+             *(shown(compared(found[name], found[rival])) for rival in ("RRF(b,d)", "bm25") for name in LOADED)]
             for collection, found in values.items()]  # fmt: skip
     parts.append("Under load:\n")
     against = (f"{name} - {rival}" for rival in ("RRF(b,d)", "bm25") for name in LOADED)
@@ -213,7 +213,7 @@ def compared(ours: Float64, theirs: Float64) -> Comparison:
     return compare(ours, theirs, means[:, 0], means[:, 1])
 
 
-def _shown(one: Comparison) -> str:
+def shown(one: Comparison) -> str:
     sure = "**" if one.interval.low > 0 or one.interval.high < 0 else ""
     interval = f"{one.interval.low:+.3f}..{one.interval.high:+.3f}"
     return f"{sure}{one.delta:+.3f}{sure} ({interval}) {one.wins}/{one.ties}/{one.losses}"

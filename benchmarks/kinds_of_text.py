@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.blend import METRIC, _shown, compared, prepared, signals
+from benchmarks.blend import METRIC, compared, prepared, shown, signals
 from benchmarks.common import heading, table
 from es_ttc.encoders.base import Encoder
 from es_ttc.index.ingest.compose import compose
@@ -123,7 +123,7 @@ def measured_code(annotations: Path, repositories: Path, encoder: Encoder) -> st
         rows.append([name, len(collection.documents), len(targets), *figures])
     together = {method: np.concatenate([one[method] for one in values.values()]) for method in METHODS}
     means = [f"{together[method].mean():.3f}" for method in METHODS]
-    differences = [_shown(compared(together["blend"], together[method])) for method in METHODS if method != "blend"]
+    differences = [shown(compared(together["blend"], together[method])) for method in METHODS if method != "blend"]
     rows += [["all queries", "", len(together["blend"]), *means], ["blend - ...", "", "", *differences, ""]]
     return table([METRIC, "pieces", "queries", *METHODS], rows)
 

@@ -23,12 +23,12 @@ from benchmarks.blend import (
     MAX_TOKENS,
     METRIC,
     WINDOW,
-    _shown,
     collections,
     compared,
     first_queries,
     parser_of,
     prepared,
+    shown,
     signals,
 )
 from benchmarks.common import heading, table
@@ -190,7 +190,7 @@ def blended(run: Run, scores: KeptScores, query: str, depth: int, weight: float)
 def _difference(values: Mapping[str, Float64], column: str) -> str:
     """Return blend's gain over a cross-encoder alone, or the gain over blend of both together."""
     blend, other = values["blend"], values[column]
-    return _shown(compared(blend, other) if column.startswith("ce(") else compared(other, blend))
+    return shown(compared(blend, other) if column.startswith("ce(") else compared(other, blend))
 
 
 def tables(found: Mapping[str, Measured]) -> str:

@@ -54,6 +54,7 @@ STORAGES = {
         Storage("int2"),
         Storage("int4", "punctuation"),
         Storage("int4", "stop_words"),
+        Storage("int4", "repeated_words"),
         Storage("int2", "punctuation"),
         Storage("int2", "stop_words"),
         Storage("float16"),
@@ -135,10 +136,11 @@ def measured(corpus: Corpus, storage: Storage, encoder: Encoder) -> Measured:
     spec = IndexSpec(encoder.identity, text_fields=FIELDS, max_tokens=MAX_TOKENS, **storage._asdict())
     whole = corpus.encodings
     composed = list(zip(corpus.texts, corpus.spans, strict=True))
-    encodings = with_tokens_skipped(Encoded(whole), composed, spec, encoder).encodings
+    skipped = with_tokens_skipped(Encoded(whole), composed, spec, encoder)
+    encodings, shares = skipped.encodings, skipped.shares or [1.0] * len(composed)
     stored = [
-        token_features(rows, locate(offsets, spans), spec)
-        for rows, offsets, spans in zip(encodings.tokens, encodings.offsets, corpus.spans, strict=True)
+        token_features(rows, locate(offsets, spans), spec, share)
+        for rows, offsets, spans, share in zip(encodings.tokens, encodings.offsets, corpus.spans, shares, strict=True)
     ]
     size = sum(
         len(pack_tokens(one.vectors)) + len(pack_norms(one.norms)) + len(pack_offsets(one.offsets, FIELDS))

@@ -39,6 +39,23 @@ FOLDER = Path(__file__).parent / "reference"
 NOTICE = "<!-- Written by `make docs` from the code. -->\n"
 
 
+READ_IN_PART = (
+    "## Texts that are read in part\n",
+    "An index reads the first `--max-tokens` tokens of a document (default 1,024), and a late-interaction model at "
+    "most its own length. A pooled vector, that of a query too, is made from the encoder's first window (256 tokens "
+    "for `minilm`). What was not read is searched by its words alone. The response says so:\n",
+    "| key | value |",
+    "| --- | --- |",
+    "| `ttc.query_encoded_share` | for each text of the query the share of its characters that was read; only if one "
+    "is below 1. Late interaction reads up to 1,024 tokens of the query |",
+    "| `_ttc.encoded_share` of a hit, with `detail` | the share of its text that its token vectors are made from: of "
+    "its characters, with `--skip-tokens repeated_words` times that of its words; only below 1, and only if the method "
+    "reads token vectors |",
+    "| `ttc.encoded_share` | the mean of the latter over the window; by its square root `blend` [weights]"
+    "(../how-to/choose-a-method.md#change-the-weights) its vectors |",
+    "",
+)
+
 DOCUMENTS_THAT_JOIN = (
     "## Documents that join\n",
     "With `candidates` the documents nearest to the query by pooled vector join the window, if the caller may read "
@@ -334,6 +351,7 @@ def section_page() -> str:
         "parts of a search (`aggs`, `highlight`, `fields`, `_source`, `post_filter`, `min_score`, `explain`, "
         "`profile`, points in time, aliases, routing) are the engine's, except `highlight` with "
         "[type `ttc`](../how-to/show-passages.md); [known limits](../known-limits.md) lists what does not work.\n",
+        *READ_IN_PART,
         *DOCUMENTS_THAT_JOIN,
     ]
     return "\n".join(parts)

@@ -70,6 +70,9 @@ class SearchResult(BaseModel):
     ranked_by: str = Field(description="The method; the engine's own ranking if it could not be applied.")
     reason: str | None = Field(description="Why the method was not applied.")
     total: int | None
+    query_encoded_share: list[float] | None = Field(
+        description="The shares of the query and of each question that were read, if one was not read whole."
+    )
     nothing_here: str | None = Field(description="Why there is no document: none is relevant enough.")
     facets: dict[str, dict[str, int]] = Field(description="By field, its most frequent values and their documents.")
     open: list[str] = Field(description="Questions that no document answers, as far as can be told.")
@@ -170,6 +173,7 @@ def make_server(settings: GatewaySettings, *, forwards: bool) -> MCPServer[Any]:
                 ranked_by=method if summary.get("applied") else "bm25",
                 reason=summary.get("reason"),
                 total=(answer["hits"].get("total") or {}).get("value"),
+                query_encoded_share=summary.get("query_encoded_share"),
                 nothing_here=_nothing_here(summary),
                 facets={name: dict(value_counts(found)) for name, found in answer.get("aggregations", {}).items()},
                 open=[texts[part["part"]] for part in summary.get("parts", ()) if part.get("open")],

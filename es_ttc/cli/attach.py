@@ -35,7 +35,14 @@ from es_ttc.cli.common import (
 from es_ttc.cli.evaluating import stages
 from es_ttc.cli.model_options import command
 from es_ttc.cli.options import StripHtml, check_storage, explicit_options, feature_options, with_storage
-from es_ttc.cli.size_estimates import described_storage, fields_table, size_sentence, size_table, time_sentence
+from es_ttc.cli.size_estimates import (
+    described_storage,
+    fields_table,
+    longer,
+    size_sentence,
+    size_table,
+    time_sentence,
+)
 from es_ttc.encoders.base import TOKENS_FROM, Encoder, EncoderIdentity, loadable_name
 from es_ttc.encoders.models import ModelDescription, named
 from es_ttc.encoders.registry import parse_name
@@ -348,9 +355,9 @@ async def _estimates(engine: Engine, plan: _Plan, *, in_table: bool = False) -> 
                 fields_table(describe(documents, spec.text_fields)),
                 size_table(size, described_storage(spec), count),
             )
-            estimates[source.index] = _Estimate(time_sentence(size, count, stored), size.as_dict(count), tables)
+            estimates[source.index] = _Estimate(time_sentence(size, count, stored, spec), size.as_dict(count), tables)
         else:
-            estimates[source.index] = _Estimate(size_sentence(size, count, stored), size.as_dict(count))
+            estimates[source.index] = _Estimate(size_sentence(size, spec, count, stored), size.as_dict(count))
     return estimates
 
 
@@ -498,6 +505,7 @@ def _sentence(filled: FillResult) -> str:
     parts += [f"{filled.unchanged:,} had them"] if filled.unchanged else []
     parts += [f"{filled.removed:,} gone ones removed"] if filled.removed else []
     parts += [f"{filled.empty:,} have no text"] if filled.empty else []
+    parts += [longer(filled.truncated, filled.tokens_read)] if filled.truncated else []
     parts += [f"{filled.failed:,} failed"] if filled.failed else []
     busy = filled.encoder_seconds / filled.seconds if filled.seconds else 0.0
     rate = filled.seen / filled.seconds if filled.seconds else 0.0

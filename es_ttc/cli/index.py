@@ -103,7 +103,7 @@ def create(
     with_engine(settings, lambda client: _create(client, name, spec, options))
     text = f"made index [{name}], encoder {loaded.identity.key}"
     if size is not None:
-        text += f"\n{size_sentence(size)} (estimated for a text of 250 tokens)"
+        text += f"\n{size_sentence(size, spec)} (estimated for a text of 250 tokens)"
     print_result({"index": name, "spec": spec.as_meta(), "estimate": size and size.as_dict()}, text, as_json=as_json)
 
 

@@ -29,8 +29,8 @@ from es_ttc.cli.common import (
 )
 from es_ttc.cli.model_options import command
 from es_ttc.cli.options import StripHtml, TextFields
-from es_ttc.cli.size_estimates import size_sentence
-from es_ttc.encoders.base import Encoder, EncoderIdentity
+from es_ttc.cli.size_estimates import longer, size_sentence
+from es_ttc.encoders.base import Encoder
 from es_ttc.engine.connect import connected
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import EncoderError, EngineError, InvalidRequest
@@ -147,7 +147,7 @@ def ingest(
         name, files, text_fields, writing, resume, rejected, processes, merge, types, yes, strip_html
     )
     try:
-        outcome, identity, size = asyncio.run(_run(settings, request))
+        outcome, tokens_read, size = asyncio.run(_run(settings, request))
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo(f"es-ttc: stopped; {_how_to_go_on(files)}", err=True)
         return 130
@@ -158,7 +158,7 @@ def ingest(
     if as_json:
         print_json({**_as_dict(outcome, request), "bytes": size})
     else:
-        click.echo(_sentence(outcome, identity))
+        click.echo(_sentence(outcome, tokens_read))
         if size is not None:
             smaller = "" if merge else " (less after merges of its segments: now with --merge, or later by the engine)"
             click.echo(f"index [{name}] takes {mebibytes(size)}{smaller}", err=True)
@@ -194,7 +194,7 @@ def _problems(outcome: IngestResult, rejected: Path) -> Iterator[str]:
         )
 
 
-async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult, EncoderIdentity, int | None]:
+async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult, int, int | None]:
     types = parse_types(request.types)
     inputs = Inputs([open_source(file, types) for file in request.files])
     stop_on_sigterm()
@@ -215,7 +215,7 @@ async def _run(settings: Settings, request: IngestCommand) -> tuple[IngestResult
                 rejected_before=rejected,
                 report=_reporter(bar),
             )
-        return outcome, encoder.identity, await _size(engine, index.index, merge=request.merge)
+        return outcome, spec.tokens_read, await _size(engine, index.index, merge=request.merge)
 
 
 def _options(request: IngestCommand, settings: Settings, spec: IndexSpec) -> IngestOptions:
@@ -338,7 +338,7 @@ async def _tell_size(
     total = records if records < _PEEKED else await asyncio.to_thread(count_records, inputs)
     if total is not None:  # records that are no documents, and documents without text, get no features
         total = round(total * share_with_text(documents, spec) * len(documents) / records)
-    click.echo(f"{size_sentence(size, total)} (estimated)", err=True)
+    click.echo(f"{size_sentence(size, spec, total)} (estimated)", err=True)
 
 
 def _no_text(documents: Sequence[Mapping[str, Any]], text_fields: Sequence[str]) -> str:
@@ -390,14 +390,11 @@ def _how_to_go_on(files: Sequence[str]) -> str:
     return "run the same command with --resume to go on"
 
 
-def _sentence(outcome: IngestResult, encoder: EncoderIdentity) -> str:
-    limit = "the index's max_tokens"
-    if encoder.late_interaction:
-        limit = f"the {encoder.max_length} tokens that the encoder reads, or at {limit}"
+def _sentence(outcome: IngestResult, tokens_read: int) -> str:
     parts = [f"{outcome.written:,} documents written"]
     parts += [f"{outcome.skipped:,} unchanged"] if outcome.skipped else []
     parts += [f"{outcome.rejected:,} rejected"] if outcome.rejected else []
-    parts += [f"{outcome.truncated:,} cut at {limit}"] if outcome.truncated else []
+    parts += [longer(outcome.truncated, tokens_read)] if outcome.truncated else []
     parts += [f"{outcome.resumed_at:,} settled before"] if outcome.resumed_at else []
     encoders = "encoder" if outcome.processes == 1 else f"{outcome.processes} encoders"
     speed = f"{outcome.documents_per_second:,.1f} a second, {encoders} busy {outcome.encoder_busy:.0%}"

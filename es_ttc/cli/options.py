@@ -142,7 +142,8 @@ STORAGE_HELP = (
 )
 SKIP_HELP = (
     "Tokens that get no vector, in place of the storage's. stop_words: also the most frequent words of the encoder's "
-    "languages; their neighbours' vectors stand for them."
+    "languages; their neighbours' vectors stand for them. repeated_words: also words that the document has had before, "
+    "for long texts that are read whole (--max-tokens)."
 )
 StripHtml = Annotated[
     Literal["auto", "yes", "no"],

@@ -22,7 +22,19 @@ SAMPLE_TEXT = 12 * (
 """A text of some 250 tokens, for an estimate where there is no document yet."""
 
 
-def size_sentence(size: SizeEstimate, documents: int | None = None, source_bytes: int | None = None) -> str:
+def longer(documents: int, tokens_read: int) -> str:
+    """Return how many documents are not read whole, as a part of a sentence."""
+    verb = "is" if documents == 1 else "are"
+    return f"{documents:,} {verb} longer than the {tokens_read:,} tokens that are read (--max-tokens)"
+
+
+def _longer_of_sample(size: SizeEstimate, spec: IndexSpec) -> str:
+    return f"; of {size.sample} sampled documents {longer(size.truncated, spec.tokens_read)}" if size.truncated else ""
+
+
+def size_sentence(
+    size: SizeEstimate, spec: IndexSpec, documents: int | None = None, source_bytes: int | None = None
+) -> str:
     """Return what features take: a document's, those of all documents, those of a million, and with other options.
 
     Args:
@@ -38,7 +50,8 @@ def size_sentence(size: SizeEstimate, documents: int | None = None, source_bytes
         parts.append(f"{mebibytes(round(every))}{beside}{took} for all {documents:,}")
     options = "".join(f", with {option} {per_million(other.merged)}" for option, other in size.others.items())
     parts.append(f"a million such documents take {per_million(size.merged)}{options}")
-    return "; ".join([*parts, f"before segments are merged {size.at_once / size.merged:.1f} times that"])
+    parts.append(f"before segments are merged {size.at_once / size.merged:.1f} times that")
+    return "; ".join(parts) + _longer_of_sample(size, spec)
 
 
 def _duration(seconds: float) -> str:
@@ -62,11 +75,12 @@ def described_storage(spec: IndexSpec) -> str:
     return f"--storage {name}" if name else f"--codec {spec.codec}{skipped}"
 
 
-def time_sentence(size: SizeEstimate, documents: int, source_bytes: int | None) -> str:
+def time_sentence(size: SizeEstimate, documents: int, source_bytes: int | None, spec: IndexSpec) -> str:
     """Return how many documents are encoded, how long that takes, and the size of their index."""
     took = _duration(documents * size.seconds)
     own = "" if source_bytes is None else f"; the index itself takes {mebibytes(source_bytes)}"
-    return f"{documents:,} documents with text, {size.tokens:,.0f} tokens each: {took} of encoding here{own}"
+    every = f"{documents:,} documents with text, {size.tokens:,.0f} tokens each: {took} of encoding here{own}"
+    return every + _longer_of_sample(size, spec)
 
 
 def fields_table(fields: Sequence[FieldDescription]) -> Table:

@@ -36,6 +36,7 @@ _BUSY_SECONDS = 30.0
 _TOUCH_SECONDS = 3600
 _KEYS_PER_QUERY = 256
 _HEADER = struct.Struct("<IIi?")  # CRC-32 of the rest, components, rows (-1: pooled alone), truncated
+_SHARE = struct.Struct("<d")
 
 _PRIMARY_CODE = 0xFF  # extended codes have the primary one in their lowest byte
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -65,6 +66,7 @@ class Encoding:
     tokens: Float32 | None
     offsets: NDArray[np.int32] | None
     truncated: bool
+    encoded_share: float | None  # None in entries of earlier releases
 
 
 class CachedEncoder:
@@ -317,16 +319,19 @@ def _one(encodings: Encodings, position: int) -> Encoding:
         tokens=encodings.tokens[position] if with_tokens else None,
         offsets=encodings.offsets[position] if with_tokens else None,
         truncated=bool(encodings.truncated[position]),
+        encoded_share=None if encodings.encoded_shares is None else encodings.encoded_shares[position],
     )
 
 
 def _gather(parts: Sequence[Encoding], dims: int) -> Encodings:
+    shares = tuple(part.encoded_share for part in parts if part.encoded_share is not None)
     pooled = np.stack([part.pooled for part in parts]) if parts else np.zeros((0, dims), dtype=np.float32)
     return Encodings(
         pooled=pooled,
         tokens=[part.tokens for part in parts if part.tokens is not None],
         offsets=[part.offsets for part in parts if part.offsets is not None],
         truncated=np.array([part.truncated for part in parts], dtype=np.bool_),
+        encoded_shares=shares if len(shares) == len(parts) else None,
     )
 
 
@@ -335,7 +340,8 @@ def _pack(encoding: Encoding) -> bytes:
     arrays: list[Float32 | NDArray[np.int32]] = [encoding.pooled]
     if encoding.tokens is not None and encoding.offsets is not None:
         arrays += [encoding.tokens, encoding.offsets]
-    body = b"".join(array.tobytes() for array in arrays)
+    share = b"" if encoding.encoded_share is None else _SHARE.pack(encoding.encoded_share)
+    body = b"".join((*(array.tobytes() for array in arrays), share))
     head = _HEADER.pack(0, len(encoding.pooled), rows, encoding.truncated)
     return struct.pack("<I", zlib.crc32(body, zlib.crc32(head[4:]))) + head[4:] + body
 
@@ -353,9 +359,12 @@ def _unpack(value: bytes) -> Encoding | None:
 
     start = _HEADER.size
     pooled = floats(start, dims)
-    if rows < 0:
-        return Encoding(pooled, None, None, truncated)
     start += pooled.nbytes
-    tokens = floats(start, rows * dims).reshape(rows, dims)
-    offsets = np.frombuffer(value, dtype=np.int32, count=rows * 2, offset=start + tokens.nbytes).copy()
-    return Encoding(pooled, tokens, offsets.reshape(rows, 2), truncated)
+    tokens = offsets = None
+    if rows >= 0:
+        tokens = floats(start, rows * dims).reshape(rows, dims)
+        start += tokens.nbytes
+        offsets = np.frombuffer(value, dtype=np.int32, count=rows * 2, offset=start).copy().reshape(rows, 2)
+        start += offsets.nbytes
+    [share] = _SHARE.unpack_from(value, start) if len(value) > start else [None]
+    return Encoding(pooled, tokens, offsets, truncated, share)

@@ -19,6 +19,7 @@ def encode(queries: Sequence[Sequence[str]], encoder: Encoder, *, tokens: bool) 
     late, words = encoder.identity.late_interaction, needs_words(encoder)
     encodings = encoder.encode([*chain(*queries)], role="query", tokens=tokens or late or words)
     means = word_means(encodings) if words else None
+    shares = encodings.encoded_shares or ()
     of_texts = iter(
         [
             Query(
@@ -28,6 +29,7 @@ def encode(queries: Sequence[Sequence[str]], encoder: Encoder, *, tokens: bool) 
                 late=late,
                 word_means=None if means is None else means[place : place + 1],
                 token_spans=encodings.offsets[place] if tokens or late else None,
+                encoded_shares=shares[place : place + 1],
             )
             for place, text in enumerate(chain(*queries))
         ]
@@ -42,7 +44,13 @@ def _together(parts: Sequence[Query]) -> Query:
         return first
     vectors = np.concatenate([part.vectors for part in parts])
     means = [part.word_means for part in parts if part.word_means is not None]
-    return replace(first, vectors=vectors, word_means=np.concatenate(means) if means else None, parts=tuple(parts))
+    return replace(
+        first,
+        vectors=vectors,
+        word_means=np.concatenate(means) if means else None,
+        encoded_shares=tuple(chain.from_iterable(part.encoded_shares for part in parts)),
+        parts=tuple(parts),
+    )
 
 
 def needs_words(encoder: Encoder) -> bool:

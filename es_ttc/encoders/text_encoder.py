@@ -92,7 +92,8 @@ class TextEncoder:
                 rows = [part.tokens for part in parts if part.tokens is not None]
                 matrices.append(self._unit(self._join(rows, max_tokens), position))
                 offsets.append(_join_offsets(windows, max_tokens))
-        return Encodings(pooled, matrices, offsets, _truncated(readings))
+        shares = tuple(_encoded_share(reading, text) for reading, text in zip(readings, texts, strict=True))
+        return Encodings(pooled, matrices, offsets, _truncated(readings), shares)
 
     def adapted(self, adapter: str) -> "TextEncoder | None":
         """Return the same model with an adapter that it ships; see :meth:`es_ttc.encoders.base.Encoder.adapted`."""
@@ -146,6 +147,13 @@ def _join_offsets(windows: Sequence[InputWindow], max_tokens: int) -> NDArray[np
 def _kept_offsets(window: InputWindow) -> Offsets:
     """Return the offsets of the tokens whose vectors are the text's."""
     return window.offsets if window.kept is None else window.offsets[window.kept]
+
+
+def _encoded_share(reading: WindowedText, text: str) -> float:
+    """Return the share of a text's characters in its first window."""
+    if len(reading.windows) < 2 and not reading.truncated:
+        return 1.0
+    return int(reading.windows[0].offsets[:, 1].max()) / len(text)
 
 
 def _truncated(readings: Sequence[WindowedText]) -> NDArray[np.bool_]:

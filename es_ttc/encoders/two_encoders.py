@@ -32,7 +32,9 @@ class TwoEncoders:
         pooled = self._pooled.encode(texts, role=role, tokens=False, max_tokens=max_tokens)
         if not tokens:
             return pooled
-        return replace(self._tokens.encode(texts, role=role, max_tokens=max_tokens), pooled=pooled.pooled)
+        of_tokens = self._tokens.encode(texts, role=role, max_tokens=max_tokens)
+        shares = tuple(map(min, pooled.encoded_shares or (), of_tokens.encoded_shares or ()))
+        return replace(of_tokens, pooled=pooled.pooled, encoded_shares=shares or None)
 
     def adapted(self, adapter: str) -> "TwoEncoders | None":
         """Return both with an adapter that the first one ships; None if it ships none of this name."""

@@ -76,6 +76,8 @@ class Query:
         word_means: ``(r, d)`` float32 unit rows, for each text the mean of its words' token vectors; None for an
             encoder whose pooled vector is the mean of all tokens.
         parts: The query of each text by itself; empty for a single text.
+        encoded_shares: For each text the share of its characters that ``vectors`` are made from; empty where it is not
+            known.
     """
 
     text: str
@@ -86,6 +88,7 @@ class Query:
     word_means: Float32 | None = None
     token_spans: NDArray[np.int32] | None = None
     parts: "tuple[Query, ...]" = ()
+    encoded_shares: tuple[float, ...] = ()
 
     @property
     def of_tokens(self) -> Float32:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from es_ttc.errors import EsTtcError
+from es_ttc.rescorers.base import Query
 from es_ttc.serving.logs import log
 from es_ttc.serving.metrics import Metrics
 
@@ -35,6 +36,12 @@ class Summary:
         reason = {} if self.reason is None else {"reason": self.reason}
         took = {stage: round(ms, 2) for stage, ms in self.took.items()}
         return {"method": self.method, "applied": self.applied, **self.parts, **reason, "took": took}
+
+
+def query_parts(query: Query) -> dict[str, Any]:
+    """Return what a summary says of a query: the shares of its texts that were encoded, unless all of each was."""
+    shares = query.encoded_shares
+    return {"query_encoded_share": [round(share, 4) for share in shares]} if min(shares, default=1) < 1 else {}
 
 
 def record_fallback(metrics: Metrics, event: str, method: str, reason: EsTtcError) -> None:

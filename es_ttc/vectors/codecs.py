@@ -7,8 +7,8 @@ StoredCodec = Literal["float16", "int8", "int4", "int2"]
 STORED_CODECS: tuple[StoredCodec, ...] = get_args(StoredCodec)  # from the finest to the coarsest
 DEFAULT_CODEC: StoredCodec = "int4"
 
-SkipTokens = Literal["none", "punctuation", "stop_words"]
-"""Tokens without a vector, from the fewest to the most; stop_words: these and punctuation."""
+SkipTokens = Literal["none", "punctuation", "stop_words", "repeated_words"]
+"""Tokens without a vector, from the fewest to the most; each adds to those before it."""
 SKIP_TOKENS: tuple[SkipTokens, ...] = get_args(SkipTokens)
 
 

@@ -33,8 +33,9 @@ class TokenVectors:
             :func:`es_ttc.vectors.codes.encode`, which are of the rotated vectors. Rows have unit length once
             ``scales`` is applied (up to the rounding of the storage type), or are all zero.
         scales: ``(n,)`` float32, the factor of each row of int8 or of codes; None for the float types.
-        read: Share of the text's characters that the encoder read before it reached its greatest number of tokens, in
-            (0, 1]; 1 for the whole text, and where it is not known.
+        read: Share of the text that the vectors are made from, in (0, 1]: of the characters that the encoder read
+            before it reached its greatest number of tokens, times that of the words that are not left out as repeated;
+            1 where it is not known.
         coded: Components of a vector in codes; 0 for the other types.
     """
 

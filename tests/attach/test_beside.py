@@ -1,5 +1,6 @@
 """A side index: searched like an index with features of its own, never stale, and gone without a trace."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,11 @@ def ask_for_page(gateway: str, index: str) -> Reply:
     return search(gateway, index, {"query": {"match_all": {}}, "size": 3, "rescore": ours})
 
 
+def encoded_in_part(reply: Reply) -> dict[str, float]:
+    hits = reply.json()["hits"]["hits"]
+    return {hit["_id"]: hit["_ttc"]["encoded_share"] for hit in hits if "encoded_share" in hit["_ttc"]}
+
+
 def scores(reply: Reply) -> dict[str, float]:
     assert reply.status == 200, reply.body
     return dict(zip(reply.ids, reply.scores, strict=True))
@@ -44,10 +50,12 @@ async def native(engine: Engine, name: str, spec: IndexSpec, encoder: Encoder) -
 async def test_scores_are_those_of_an_index_with_features_of_its_own(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder
 ) -> None:
+    spec = replace(spec, max_tokens=9)  # some texts are longer
     await native(engine, f"{shop}-native", spec, encoder)
     before = await engine.request("GET", f"/{shop}")
     filled = await attach(engine, shop, spec, encoder)
     assert (filled.written, filled.empty, filled.failed, filled.removed) == (20, 1, 0, 0)
+    assert 0 < filled.truncated < 19
     assert await engine.request("GET", f"/{shop}") == before
     for method in ("spectral", "maxsim", "dense"):
         expected = ask(gateway, f"{shop}-native", method)
@@ -59,6 +67,9 @@ async def test_scores_are_those_of_an_index_with_features_of_its_own(
             dict(zip(expected.ids, expected.scores, strict=True)), abs=1e-4
         )
         assert got.ids[0] == expected.ids[0]
+        in_part = encoded_in_part(got)
+        assert in_part == encoded_in_part(expected)
+        assert len(in_part) == (0 if method == "dense" else filled.truncated)
         assert not {"_seq_no", "_primary_term", "_version"} & got.json()["hits"]["hits"][0].keys()
 
 

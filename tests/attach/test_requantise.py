@@ -53,7 +53,7 @@ async def stored(engine: Engine, index: str) -> dict[str, tuple[TokenVectors, st
     return found
 
 
-@pytest.mark.parametrize("storage", [Storage("int4"), PROFILES["small"], Storage("float16", "punctuation")])
+@pytest.mark.parametrize("storage", [Storage("int4"), PROFILES["small"], Storage("float16", "repeated_words")])
 async def test_attached_features_move_into_a_new_side_index(
     engine: Engine, shop: str, gateway: str, spec: IndexSpec, encoder: Encoder, storage: Storage
 ) -> None:
@@ -70,6 +70,7 @@ async def test_attached_features_move_into_a_new_side_index(
     assert (tokens.codec, content) == (storage.codec, fresh.hash)
     assert fresh.tokens is not None
     assert tokens.values.shape == fresh.tokens.vectors.values.shape
+    assert tokens.read == fresh.tokens.vectors.read
     assert np.mean(tokens.values == fresh.tokens.vectors.values) > 0.9  # but for float16 beside a border
 
 

@@ -107,17 +107,24 @@ def test_fields_of_an_existing_index_are_proposed(
         call(opensearch_url, "PUT", f"/{index_name}/_doc/{number}?refresh=true", shoe)
     assert run(["attach", index_name, "--text-fields", "name,price"]) == 1
     assert f"[price] of index [{index_name}] is a number (long)" in capsys.readouterr().err
+    assert run(["attach", index_name, "--max-tokens", "6", "--dry-run"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "of 3 sampled documents 3 are longer than the 6 tokens that are read (--max-tokens)" in told
     assert run(["attach", index_name, "--dry-run"]) == 0
     told = capsys.readouterr().out
+    assert "longer than" not in told
     assert re.search(r"about +English +\d+ +HTML", told)
     assert told.index("--tokens none") < told.index("--storage small") < told.index("--storage default *")
     assert run(["attach", index_name]) == 1
     told = capsys.readouterr().err
     assert "proposed: --text-fields name,about: name (" in told
-    assert run(["attach", index_name, "--yes", "--json"]) == 0
+    assert run(["attach", index_name, "--max-tokens", "6", "--yes"]) == 0
     captured = capsys.readouterr()
     assert "about has HTML, which is left out of what is encoded (--strip-html no keeps it)" in captured.err
-    assert json.loads(captured.out)["indices"][0]["written"] == 3
+    assert "3 are longer than the 6 tokens that are read (--max-tokens)" in captured.out
+    assert run(["attach", index_name, "--max-tokens", "1024", "--yes", "--json"]) == 0
+    [filled] = json.loads(capsys.readouterr().out)["indices"]
+    assert (filled["written"], filled["truncated"]) == (3, 0)
     assert run(["index", "show", index_name, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["spec"]["strip_html"]
     assert run(["attach", index_name]) == 0  # the fields are those of the features now

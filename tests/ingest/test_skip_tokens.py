@@ -20,7 +20,8 @@ def spans_of(encoder: Encoder, document: dict[str, str], skip: SkipTokens) -> li
     """Return the texts of the tokens that keep a vector, of a document of two fields."""
     text, fields = compose(document, ("title", "body"))
     [rows], [offsets] = (found := encoder.encode([text])).tokens, found.offsets
-    kept, spans = without_skipped(rows, offsets, text, fields, skip, encoder.stop_words)
+    kept, spans, share = without_skipped(rows, offsets, text, fields, skip, encoder.stop_words)
+    assert (share < 1) == (skip == "repeated_words")
     assert np.linalg.norm(kept, axis=1) == pytest.approx(1, abs=1e-5)
     return [text[start:end] for start, end in spans.tolist()]
 
@@ -37,6 +38,11 @@ def spans_of(encoder: Encoder, document: dict[str, str], skip: SkipTokens) -> li
         ({"title": "cat", "body": "the..."}, "stop_words", ["", "cat", "the", ".", ".", ".", ""]),
         ({"title": "..."}, "stop_words", ["", ".", ".", ".", ""]),
         ({"title": ""}, "stop_words", []),
+        (
+            {"title": "Cat, the cat", "body": "a nicotine cat"},
+            "repeated_words",
+            ["", "Cat", "a nico", "tine", ""],
+        ),
     ],
 )
 def test_tokens_that_keep_a_vector(
@@ -64,7 +70,8 @@ def test_every_word_is_under_one_span_and_no_span_reaches_another_field(
     fields = [FieldSpan(field, own[0][0], own[-1][1]) for field, own in sorted(parts.items())]
     rows = np.random.default_rng(seed).normal(size=(len(tokens), 4)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    kept, spans = without_skipped(rows, offsets, text, fields, "stop_words", STOP_WORDS)
+    kept, spans, share = without_skipped(rows, offsets, text, fields, "stop_words", STOP_WORDS)
+    assert share == 1
     assert len(kept) == len(spans)
     with_text = spans[spans[:, 1] > spans[:, 0]]
     assert (with_text[1:, 0] >= with_text[:-1, 1]).all()  # in order, without overlaps

@@ -105,11 +105,32 @@ def test_texts_that_the_encoder_read_in_part_make_vectors_count_less(
     cut = replace(stack, index=index_name, spec=spec)
     query, window = union_in_memory(encoder, cut, WINDOW)
     expected = BlendRescorer().score(query, window, BlendParams())
-    reply = search(cut.gateway, cut.index, blended(size=WINDOW))
+    reply = search(cut.gateway, cut.index, blended(size=WINDOW, detail=True))
     best = dict(sorted(zip(window.ids, expected.tolist(), strict=True), key=lambda one: -one[1])[:WINDOW])
     assert dict(zip(reply.ids, reply.scores, strict=True)) == pytest.approx(best, abs=1e-4)
     assert 0.2 < share_read(window) < 0.9
     assert reply.json()["ttc"]["encoded_share"] == pytest.approx(share_read(window), abs=1e-4)
+    assert window.tokens is not None
+    read = {name: tokens.read for name, tokens in zip(window.ids, window.tokens, strict=True)}
+    shown = {hit["_id"]: hit["_ttc"]["encoded_share"] for hit in reply.json()["hits"]["hits"]}
+    assert shown == pytest.approx({name: read[name] for name in reply.ids}, abs=1e-4)
+    asked = {"index": cut.index, "id": reply.ids[0], "search": blended()}
+    reasons = call(cut.gateway, "POST", "/_ttc/explain", asked).json()["reasons"]
+    assert any(f"are made from {read[reply.ids[0]]:.0%} of its" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [{"method": "blend"}, {"method": "dense"}, {"method": "rr", "params": {"reranker": "spectral"}}],
+    ids=lambda section: section["method"],
+)
+def test_a_query_that_the_encoder_reads_in_part_is_named(stack: SearchStack, section: dict[str, Any]) -> None:
+    texts = [CATS, f"{CATS} " + "the farmer sleeps on the sofa " * 80]
+    told = search(stack.gateway, stack.index, blended(**section, query_text=None, query_texts=texts)).json()["ttc"]
+    whole, part = told["query_encoded_share"]
+    assert whole == 1
+    assert 0.3 < part < 0.7
+    assert "query_encoded_share" not in search(stack.gateway, stack.index, blended(**section)).json()["ttc"]
 
 
 def test_blend_without_lexical_hits_has_exact_totals(stack: SearchStack) -> None:

@@ -53,6 +53,8 @@ class FillResult:
     carried: int = 0
     failed: int = 0
     empty: int = 0
+    truncated: int = 0  # documents that got features and are longer than `tokens_read`
+    tokens_read: int = 0
     removed: int = 0
     deferred: int = 0
     seconds: float = 0.0
@@ -114,7 +116,7 @@ class _FillRun:
     turn: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        self.outcome = FillResult(self.source.index)
+        self.outcome = FillResult(self.source.index, tokens_read=self.target.spec.tokens_read)
         self.texts = SourceTextReader(self.engine, self.source.index, self.target.spec.text_fields)
 
     async def run(self) -> FillResult:
@@ -284,6 +286,7 @@ class _FillRun:
         else:
             self.outcome.written += 1
             self.outcome.empty += item.fields["state"] == EMPTY
+            self.outcome.truncated += item.truncated
 
     def _leave(self, reason: str) -> None:
         self._see(1)
@@ -332,7 +335,7 @@ def encode_items(
         if isinstance(own, EncoderError):
             items.append(_failure(version, mark, str(own)))
         else:
-            items.append(FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec)))
+            items.append(FeatureWrite(version, mark, WriteKind.FEATURES, feature_fields(own, spec), own.truncated))
     return items
 
 

@@ -212,10 +212,10 @@ class _Mapping:
         vectors, offsets = self.reader.read(hit, Feature.TOKENS), self.reader.read(hit, Feature.OFFSETS)
         if vectors is None or offsets is None:
             return None
-        rows, located = head(dequantise(vectors.value)), offsets.value[0]
+        rows, located, share = head(dequantise(vectors.value)), offsets.value[0], 1.0
         if composed is not None and spec.skip_tokens != self.before.skip_tokens:
-            rows, located = stored_without_skipped(rows, located, composed, spec, self.encoder)
-        tokens = token_features(rows, located, spec, vectors.value.read)
+            rows, located, share = stored_without_skipped(rows, located, composed, spec, self.encoder)
+        tokens = token_features(rows, located, spec, share * vectors.value.read)
         spans = span_features(dequantise(tokens.vectors), located, spec.spans) if spec.spans else None
         return replace(features, tokens=tokens, spans=spans)
 

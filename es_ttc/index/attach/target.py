@@ -49,6 +49,7 @@ class FeatureWrite:
     mark: FeatureVersion | None
     kind: WriteKind
     fields: FeatureFields
+    truncated: bool = False  # whether the text has more tokens than are read
 
 
 @dataclass(slots=True)

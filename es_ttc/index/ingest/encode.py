@@ -60,6 +60,8 @@ class Encoded:
     encodings: Encodings
     chunks: Sequence[DocumentChunks] = ()
     reversed: Float32 | None = None
+    # For each text the share of its words whose vectors are kept where those of repeated words are not; empty for all
+    shares: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class DocumentFeatures:
     hash: str  # content hash of its text fields
     pooled: Float32 | None  # (d,) float32 unit vector
     tokens: TokenFeatures | None
-    truncated: bool  # whether its text has more tokens than the index stores
+    truncated: bool  # whether its text has more tokens than are read
     spans: SpanFeatures | None = None
     chunks: DocumentChunks | None = None
     reversed: Float32 | None = None  # (d,) float32 unit vector of the document as a query
@@ -107,14 +109,14 @@ def with_tokens_skipped(encoded: Encoded, composed: Sequence[Composed], spec: In
             encoded.encodings.tokens, encoded.encodings.offsets, _read(composed, spec), composed, strict=True
         )
     ]
-    encodings = replace(encoded.encodings, tokens=[rows for rows, _ in kept], offsets=[spans for _, spans in kept])
-    return replace(encoded, encodings=encodings)
+    tokens, offsets, shares = [[*column] for column in zip(*kept, strict=True)] if kept else ([], [], [])
+    return replace(encoded, encodings=replace(encoded.encodings, tokens=tokens, offsets=offsets), shares=shares)
 
 
 def stored_without_skipped(
     rows: Float32, located: NDArray[np.int32], composed: Composed, spec: IndexSpec, encoder: Encoder
-) -> tuple[Float32, NDArray[np.int32]]:
-    """Return stored vectors ``(n, d)`` and their ``(n, 3)`` places without those that get none in another index."""
+) -> tuple[Float32, NDArray[np.int32], float]:
+    """Return what :func:`without_skipped` does, of stored vectors ``(n, d)`` and their ``(n, 3)`` places."""
     _, fields = composed
     starts = np.zeros(len(spec.text_fields), np.int32)
     for span in fields:
@@ -122,8 +124,8 @@ def stored_without_skipped(
     offsets = located[:, 1:] + starts[located[:, 0], None]
     offsets[located[:, 2] <= located[:, 1]] = 0
     [read] = _read([composed], spec)
-    kept, spans = without_skipped(rows, offsets, read, fields, spec.skip_tokens, encoder.stop_words)
-    return kept, locate(spans, fields)
+    kept, spans, share = without_skipped(rows, offsets, read, fields, spec.skip_tokens, encoder.stop_words)
+    return kept, locate(spans, fields), share
 
 
 def _read(composed: Sequence[Composed], spec: IndexSpec) -> list[str]:
@@ -187,15 +189,15 @@ def _features(
     pooled = encodings.pooled[position]
     if not pooled.any():
         return DocumentFeatures(text_hash, None, None, truncated=False)
-    truncated = bool(encodings.truncated[position])
+    read = _share_read(encodings, position, spans, spec)
     chunks = encoded.chunks[position] if encoded.chunks else None
     as_query = None if encoded.reversed is None else encoded.reversed[position]
-    features = DocumentFeatures(text_hash, pooled, None, truncated, chunks=chunks, reversed=as_query)
+    features = DocumentFeatures(text_hash, pooled, None, read < 1, chunks=chunks, reversed=as_query)
     if not spec.encodes_tokens:
         return features
     offsets = locate(encodings.offsets[position], spans)
-    read = share_of_text_read(encodings.offsets[position], spans) if truncated else 1.0
     matrix = encodings.tokens[position]
+    read *= encoded.shares[position] if encoded.shares else 1.0
     tokens = None if spec.tokens == "none" else token_features(matrix, offsets, spec, read)
     if not spec.spans:
         return replace(features, tokens=tokens)
@@ -203,6 +205,13 @@ def _features(
     if tokens is not None:
         matrix = dequantise(tokens.vectors)
     return replace(features, tokens=tokens, spans=span_features(matrix, offsets, spec.spans))
+
+
+def _share_read(encodings: Encodings, position: int, spans: Sequence[FieldSpan], spec: IndexSpec) -> float:
+    """Return the share of a text that its token vectors are made from; without these, its pooled vector."""
+    if not spec.encodes_tokens:
+        return 1.0 if encodings.encoded_shares is None else encodings.encoded_shares[position]
+    return share_of_text_read(encodings.offsets[position], spans) if encodings.truncated[position] else 1.0
 
 
 def share_of_text_read(offsets: NDArray[np.int32], spans: Sequence[FieldSpan]) -> float:

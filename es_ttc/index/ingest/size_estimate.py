@@ -39,6 +39,8 @@ class SizeEstimate:
         at_once: Bytes of all features before segments are merged.
         merged: Bytes of all features after that.
         seconds: Seconds of encoding.
+        sample: Number of documents that were encoded.
+        truncated: Number of these that are longer than what is read.
         others: Estimates for other options, by option, the smallest first.
     """
 
@@ -48,6 +50,8 @@ class SizeEstimate:
     at_once: float
     merged: float
     seconds: float
+    sample: int
+    truncated: int
     others: Mapping[str, "SizeEstimate"] = field(default_factory=dict)
 
     def as_dict(self, documents: int | None = None) -> dict[str, Any]:
@@ -60,6 +64,8 @@ class SizeEstimate:
             "bytes_a_document_at_once": round(self.at_once),
             "bytes_a_document": round(self.merged),
             "seconds_a_document": round(self.seconds, 4),
+            "sample": self.sample,
+            "truncated": self.truncated,
             **total,
             **({"others": others} if others else {}),
         }
@@ -109,6 +115,8 @@ def _estimate(
         _mean(np.add(merged, recovery)),
         _mean(merged),
         seconds,
+        len(features),
+        sum(feature.truncated for feature in features),
     )
 
 

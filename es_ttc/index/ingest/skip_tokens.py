@@ -1,9 +1,12 @@
-"""Tokens that get no vector: punctuation, and stop words, whose vectors are added to a neighbour's.
+"""Tokens that get no vector: punctuation, stop words, whose vectors are added to a neighbour's, and repeated words.
 
 A vector costs the same for a comma as for a name. Punctuation is left out, as ColBERT's documents do (Khattab and
 Zaharia, arXiv 2004.12832, section 3.2). A stop word's vector says something about the words around it: it is added to
 that of the word before or after it, whichever it is nearer to, and this vector then stands for both (pooling of
 neighbouring tokens; Clavié et al., arXiv 2409.14683, pool by clusters). Special tokens keep their vectors.
+
+Of a word that occurs several times in a document only the first occurrence keeps its vector, if that is chosen. The
+vectors of a long text are then as many as its different words: the length of a text matters for encoding only.
 """
 
 import unicodedata
@@ -33,11 +36,11 @@ def without_skipped(
     fields: Sequence[FieldSpan],
     skip: SkipTokens,
     stop_words: frozenset[str],
-) -> tuple[Float32, Offsets]:
-    """Return the vectors and spans of those tokens of a text that get one.
+) -> tuple[Float32, Offsets, float]:
+    """Return the vectors and spans of those tokens of a text that get one, and their share of its words.
 
-    A field of skipped tokens alone keeps all of them. Skipped words belong to the span of the token that stands for
-    them, so spans leave out punctuation and white space only.
+    A field of punctuation and stop words alone keeps all of them. Skipped words belong to the span of the token that
+    stands for them, so spans leave out punctuation, white space and repeated words only.
 
     Args:
         rows: ``(n, d)`` float32 unit rows, the token vectors.
@@ -48,16 +51,17 @@ def without_skipped(
         stop_words: The encoder's stop words, in lower case.
 
     Returns:
-        ``(m, d)`` float32 unit rows and ``(m, 2)`` int32 spans, m <= n.
+        ``(m, d)`` float32 unit rows, ``(m, 2)`` int32 spans, m <= n, and the share of the words' tokens that are not
+        left out as repeated ones, in (0, 1].
     """
     if skip == "none" or not len(rows):
-        return rows, offsets
+        return rows, offsets, 1.0
     owners = locate(offsets, fields)[:, 0]
     with_text = offsets[:, 0] < offsets[:, 1]
     pieces = [text[start:end] for start, end in offsets.tolist()]
     bare = with_text & np.array([_is_punctuation(piece) for piece in pieces])
     common = np.zeros(len(rows), np.bool_)
-    if skip == "stop_words":
+    if skip != "punctuation":
         common = np.array(
             [
                 piece.strip().lower() in stop_words and _is_whole_word(text, start, end)
@@ -77,7 +81,20 @@ def without_skipped(
     np.maximum.at(spans[:, 1], anchors, offsets[words, 1])
     lengths: Float32 = np.sqrt(np.einsum("ij,ij->i", merged, merged))[:, None]
     lengths[lengths == 0] = 1
-    return (merged / lengths)[keep], spans[keep]
+    share = 1.0
+    if skip == "repeated_words":
+        words = np.flatnonzero(keep & with_text)
+        repeated = _repeated([pieces[word] for word in words])
+        keep[words[repeated]] = False
+        share = 1 - float(np.mean(repeated)) if len(words) else 1.0
+    return (merged / lengths)[keep], spans[keep], share
+
+
+def _repeated(pieces: Sequence[str]) -> Mask:
+    """Return which pieces occur before their place, in any case."""
+    words = [piece.strip().lower() for piece in pieces]
+    first = {word: place for place, word in reversed([*enumerate(words)])}
+    return np.array([first[word] < place for place, word in enumerate(words)], np.bool_)
 
 
 def _represented(

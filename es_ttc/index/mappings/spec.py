@@ -138,6 +138,14 @@ class IndexSpec:
         return self.tokens != "none" or bool(self.spans)
 
     @property
+    def tokens_read(self) -> int:
+        """Maximum number of tokens of a text that are read: for token vectors, without these for the pooled one."""
+        encoder = self.encoder.of_tokens
+        if not self.encodes_tokens:
+            return self.encoder.max_length
+        return min(self.max_tokens, encoder.max_length) if encoder.late else self.max_tokens
+
+    @property
     def storage(self) -> bytes:
         """A hash of 16 bytes of everything that a text's features depend on, except the text and the encoder."""
         return _storage(self)

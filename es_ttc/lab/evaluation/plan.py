@@ -235,9 +235,7 @@ def run_plan(
     """Evaluate one collection; return the result, and where it was made: in memory, or the engine's version."""
     with open_searcher(plan, collection, encoder, progress) as (searcher, where, truncated):
         if truncated:
-            most = plan.max_tokens
-            if encoder is not None and encoder.identity.late_interaction:  # it reads one window of a text
-                most = min(most, encoder.identity.max_length)
+            most = plan.max_tokens if encoder is None else plan.spec(collection, encoder).tokens_read
             warning = f"{truncated} documents have more than {most} tokens: the rest of them is not scored"
             collection = replace(collection, warnings=(*collection.warnings, warning))
         result = evaluate(collection, plan.methods, searcher, k=plan.k, baseline=plan.baseline, progress=progress)

@@ -422,8 +422,10 @@ def _reasons(
         yield "it has no features of its present text: only its words count"
     elif told.rank is None and not alone["applied"] and summary["applied"]:
         yield f"alone it cannot be ranked: {alone.get('reason')}"
-    if alone.get("encoded_share", 1) < 1:
-        yield f"the encoder has read {alone['read']:.0%} of its text"
+    if "encoded_share" in detail:
+        yield f"its token vectors are made from {detail['encoded_share']:.0%} of its text"
+    if "query_encoded_share" in summary:
+        yield f"the encoder has read {min(summary['query_encoded_share']):.0%} of the query"
     minimum = body_number(search.get("min_score"))
     if minimum is not None and told.first_pass_score is not None and told.first_pass_score < minimum:
         yield f"its score {told.first_pass_score:.6g} is below the [min_score] {minimum}"

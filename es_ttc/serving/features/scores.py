@@ -180,6 +180,12 @@ class PreparedWindow:
         """Return the place of each hit of `window` among those that are in it, as `window` and `fields` hold them."""
         return {place: number for number, place in enumerate(np.flatnonzero(self.mask).tolist())}
 
+    def share(self, number: int) -> dict[str, float]:
+        """Return what share of a document's text its token vectors are made from, for its details; empty if of all."""
+        tokens = self.window.tokens
+        read = 1.0 if tokens is None else tokens[number].read
+        return {"encoded_share": round(read, 4)} if read < 1 else {}
+
     def scored(self, values: Float32, first_pass: Float32, signals: Mapping[str, Float32]) -> "WindowScores":
         """Return the window with its scores."""
         prepared = {one.name: getattr(self, one.name) for one in fields(self)}

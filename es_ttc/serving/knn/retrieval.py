@@ -30,7 +30,7 @@ from es_ttc.serving.knn.retriever_search import AmbiguousContent, RetrieverSearc
 from es_ttc.serving.request.body import body_number
 from es_ttc.serving.request.request import shared_parts
 from es_ttc.serving.request.response import add_summary, shortest, with_field_name
-from es_ttc.serving.summary import Summary, record_fallback
+from es_ttc.serving.summary import Summary, query_parts, record_fallback
 
 _DEFAULT_METHOD = "dense"
 """The method of a clause without a section on a side index, which the engine's own kNN does not search."""
@@ -103,7 +103,7 @@ class _Retrieval:
         self._method: Retriever[Any] | None = None
         self._params: Params | None = None
         self._tuned: Mapping[str, Any] = {}
-        self._encoder = ""  # of the query
+        self._of_query: dict[str, Any] = {}  # its part of the summary
         self._took = {"encode": 0.0, "search": 0.0, "features": 0.0}
 
     async def result(self) -> RetrievalResult:
@@ -221,14 +221,15 @@ class _Retrieval:
             if clause.vector is not None:
                 if tokens:
                     raise InvalidRequest("the method reads the query's tokens: give [query_text] in place of a vector")
-                self._encoder = indices.encoder
+                self._of_query = {"encoder": indices.encoder}
                 return indices, Query("", clause.vector[np.newaxis])
             encoder = await encoders.serving(indices.encoder, target or "searched")
             encoded = await encoders.finish(encoder, clause.texts, target, begun, tokens=tokens)
         finally:
             if begun is not None:
                 begun.cancel()
-        self._encoder, self._took["encode"] = encoded.key, encoded.seconds * 1000
+        self._of_query = {"encoder": encoded.key, **query_parts(encoded.query)}
+        self._took["encode"] = encoded.seconds * 1000
         empty = [text for text, row in zip(clause.texts, encoded.query.vectors, strict=True) if not row.any()]
         if empty:
             raise MissingText(f"[query_text] {empty[0]!r} holds nothing that the encoder can read: its vector is 0")
@@ -268,9 +269,8 @@ class _Retrieval:
 
     def _summary(self, parts: Mapping[str, Any], reason: EsTtcError | None = None) -> Summary:
         """Return the summary for the response; `parts` depend on the outcome."""
-        encoder = {"encoder": self._encoder} if self._encoder else {}
         tuned = {"tuned": dict(self._tuned)} if self._tuned else {}
-        method, parts = "" if self._method is None else self._method.name, {**parts, **encoder, **tuned}
+        method, parts = "" if self._method is None else self._method.name, {**parts, **self._of_query, **tuned}
         if reason is not None:
             return Summary.fell_back(method, reason, self._took, **parts)
         return Summary(method, self._took, parts)

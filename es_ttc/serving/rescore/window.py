@@ -35,7 +35,7 @@ from es_ttc.serving.rescore.page import RankedPage, first_pass_page, max_score, 
 from es_ttc.serving.rescore.ranking import Ints, pinned_count, stretched
 from es_ttc.serving.rescore.relevance import calibration_for, relevance_of
 from es_ttc.serving.rescore.two_requests import by_further_keys, places_in
-from es_ttc.serving.summary import Summary
+from es_ttc.serving.summary import Summary, query_parts
 
 SearchAgain = Callable[[Mapping[str, Any]], Awaitable[tuple[dict[str, Any], float]]]
 """Sends another body of the search; returns the engine's response, and its time in ms."""
@@ -241,7 +241,8 @@ class WindowRescoring:
                 log.error("detail failed", method=self.plan.section.method, exc_info=error)
                 continue
             for place, number, detail in zip(own, positions, of_part, strict=True):
-                details[place] = with_field_name(detail, scores.fields[number] if scores.fields else ())
+                fields = scores.fields[number] if scores.fields else ()
+                details[place] = with_field_name(detail, fields) | scores.share(number)
         return details
 
     def _parts(self, hits: Sequence[Any], coverage: Coverage, scored: int) -> dict[str, Any]:
@@ -262,7 +263,7 @@ class WindowRescoring:
             parts["candidates"] = window.complete_candidates.as_dict()
         if self.plan.undivided is not None:
             parts["factors"] = {"applied": False, "reason": self.plan.undivided}
-        parts |= self.gateway.scorer.summary(scores, self.method)
+        parts |= self.gateway.scorer.summary(scores, self.method) | query_parts(scores.query)
         if scores.stale:
             parts["stale"] = len(scores.stale)
         if scores.skipped:

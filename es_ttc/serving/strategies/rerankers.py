@@ -24,6 +24,7 @@ from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.strategies.walk import WalkDocuments
+from es_ttc.serving.summary import query_parts
 
 T = TypeVar("T")
 
@@ -38,6 +39,7 @@ class RescorerReranker:
         self, scorer: WindowScorer, method: Method, request: WindowRequest, documents: WalkDocuments, deadline: Deadline
     ) -> None:
         self.encoder: str | None = None
+        self.of_query: dict[str, Any] = {}  # its part of the summary
         self.skipped: dict[int, SkipReason] = {}
         self._first_encoder: str | None = None
         self._scorer = scorer
@@ -65,7 +67,7 @@ class RescorerReranker:
             total.features += stage.features
             total.score += stage.score
             total.encode = max(total.encode, stage.encode)
-        self.encoder = scored.encoder or self.encoder
+        self.encoder, self.of_query = scored.encoder or self.encoder, query_parts(scored.query)
         self._first_encoder = self._first_encoder or self.encoder
         self.skipped |= {documents[place]: fault for place, fault in scored.skipped.items()}
         return [float(value) for value in np.where(scored.mask, scored.values, 0)]

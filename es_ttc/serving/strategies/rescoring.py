@@ -300,7 +300,7 @@ class _Walk:
             "strategy": walk,
         }
         if isinstance(reranker, RescorerReranker) and reranker.encoder is not None:
-            parts["encoder"] = reranker.encoder
+            parts |= {"encoder": reranker.encoder, **reranker.of_query}
         if self.skipped:
             parts["skipped"] = skip_reasons.skipped_summary(self.skipped.values())
         reason = None
