@@ -34,6 +34,8 @@ KEYS = (
     "score_mode",
     "query_weight",
     "rescore_query_weight",
+    "passages",
+    "context",
     "metod",
 )
 
