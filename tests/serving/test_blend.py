@@ -114,9 +114,11 @@ def test_texts_that_the_encoder_read_in_part_make_vectors_count_less(
     read = {name: tokens.read for name, tokens in zip(window.ids, window.tokens, strict=True)}
     shown = {hit["_id"]: hit["_ttc"]["encoded_share"] for hit in reply.json()["hits"]["hits"]}
     assert shown == pytest.approx({name: read[name] for name in reply.ids}, abs=1e-4)
-    asked = {"index": cut.index, "id": reply.ids[0], "search": blended()}
+    long = f"{CATS} " + "the farmer sleeps " * 200
+    asked = {"index": cut.index, "id": reply.ids[0], "search": blended(query_text=long)}
     reasons = call(cut.gateway, "POST", "/_ttc/explain", asked).json()["reasons"]
     assert any(f"are made from {read[reply.ids[0]]:.0%} of its" in reason for reason in reasons)
+    assert any("of the query" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(
