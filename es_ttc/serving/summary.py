@@ -38,7 +38,7 @@ class Summary:
         return {"method": self.method, "applied": self.applied, **self.parts, **reason, "took": took}
 
 
-def query_parts(query: Query) -> dict[str, Any]:
+def shares_read(query: Query) -> dict[str, Any]:
     """Return what a summary says of a query: the shares of its texts that were encoded, unless all of each was."""
     shares = query.encoded_shares
     return {"query_encoded_share": [round(share, 4) for share in shares]} if min(shares, default=1) < 1 else {}

@@ -30,7 +30,7 @@ from es_ttc.serving.knn.retriever_search import AmbiguousContent, RetrieverSearc
 from es_ttc.serving.request.body import body_number
 from es_ttc.serving.request.request import shared_parts
 from es_ttc.serving.request.response import add_summary, shortest, with_field_name
-from es_ttc.serving.summary import Summary, query_parts, record_fallback
+from es_ttc.serving.summary import Summary, record_fallback, shares_read
 
 _DEFAULT_METHOD = "dense"
 """The method of a clause without a section on a side index, which the engine's own kNN does not search."""
@@ -228,7 +228,7 @@ class _Retrieval:
         finally:
             if begun is not None:
                 begun.cancel()
-        self._of_query = {"encoder": encoded.key, **query_parts(encoded.query)}
+        self._of_query = {"encoder": encoded.key, **shares_read(encoded.query)}
         self._took["encode"] = encoded.seconds * 1000
         empty = [text for text, row in zip(clause.texts, encoded.query.vectors, strict=True) if not row.any()]
         if empty:

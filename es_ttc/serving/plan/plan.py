@@ -91,8 +91,8 @@ class SearchPlan:
             if a request of the gateway's own is refused. Empty if a refusal is the answer.
         changes_scores: Whether the query has functions: then a first-pass score of 0 is meant to bury a document.
         by_further_keys: Whether `sort` has keys after `_score`, which order documents of equal score.
-        parts: What the query says besides its words, which multiplies the final score; None if it says nothing, or if
-            the section combines both scores itself.
+        divided_query: What the query says besides its words, which multiplies the final score; None if it says nothing,
+            or if the section combines both scores itself.
         undivided: Why what the query says besides its words cannot be told from them, or None.
         part_words: The engine's scores of each part of the question; None if its texts are not ranked each by itself.
     """
@@ -114,7 +114,7 @@ class SearchPlan:
     plain: Mapping[str, Any] = field(default_factory=dict)
     changes_scores: bool = False
     by_further_keys: bool = False
-    parts: QueryParts | None = None
+    divided_query: QueryParts | None = None
     undivided: str | None = None
     part_words: PartWords | None = None
 
@@ -174,7 +174,7 @@ class SearchPlan:
     @property
     def is_divided(self) -> bool:
         """Whether the engine is asked for the parts of the query, by named queries with scores."""
-        return self.parts is not None and self.parts.query is not None
+        return self.divided_query is not None and self.divided_query.query is not None
 
     @property
     def asks_named_scores(self) -> bool:
@@ -183,7 +183,7 @@ class SearchPlan:
 
     def asked(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return a body of the search that asks for the scores of named queries."""
-        body = body if self.parts is None else self.parts.asked(body)
+        body = body if self.divided_query is None else self.divided_query.asked(body)
         return {**body} if self.part_words is None else self.part_words.asked(body)
 
     def page_alone(self) -> "SearchPlan":
@@ -195,7 +195,7 @@ class SearchPlan:
 
     def undivided_query(self, reason: str | None = None) -> "SearchPlan":
         """Return the plan of a search whose query's words are not told from what else it says."""
-        return replace(self, parts=None, undivided=reason)
+        return replace(self, divided_query=None, undivided=reason)
 
     def without_named_scores(self, reason: str) -> "SearchPlan":
         """Return the plan of a search whose engine is not asked for the scores of named queries."""
@@ -296,7 +296,7 @@ def _divided(plan: SearchPlan, natives: Sequence[Any]) -> SearchPlan:
         return replace(plan, undivided=str(problem))
     if parts is not None and natives:
         return replace(plan, undivided="native rescorers before the section have changed the scores")
-    return replace(plan, parts=parts)
+    return replace(plan, divided_query=parts)
 
 
 def _most_hits(retriever: Any) -> int | None:
@@ -358,7 +358,7 @@ def _later_plans(first: SearchPlan, items: Sequence[RescoreItem]) -> tuple[Searc
                 problem=problem,
                 page=Page(0, size, window, size),
                 collapse=None,
-                parts=None,
+                divided_query=None,
                 undivided=None,
                 highlights=(),
             )

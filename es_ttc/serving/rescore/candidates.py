@@ -245,7 +245,7 @@ class CandidateSearch:
     def _fields(self) -> SearchBody:
         """The parts of a search by which its hits identify documents and features, and tell the query's scores."""
         fields = [*IDENTIFYING_FIELDS, *self.plan.numbers, *self.plan.group_fields]
-        parts = self.plan.parts or QueryParts(None)
+        parts = self.plan.divided_query or QueryParts(None)
         query = without_inner_hits(parts.query or self.plan.body.get("query")) or {"match_all": {}}
         further = () if self.plan.part_words is None else self.plan.part_words.queries
         named = parts.named(further=[{"bool": {"must": [query], "_name": _QUERY}}, *further])

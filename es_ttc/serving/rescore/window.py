@@ -35,7 +35,7 @@ from es_ttc.serving.rescore.page import RankedPage, first_pass_page, max_score, 
 from es_ttc.serving.rescore.ranking import Ints, pinned_count, stretched
 from es_ttc.serving.rescore.relevance import calibration_for, relevance_of
 from es_ttc.serving.rescore.two_requests import by_further_keys, places_in
-from es_ttc.serving.summary import Summary, query_parts
+from es_ttc.serving.summary import Summary, shares_read
 
 SearchAgain = Callable[[Mapping[str, Any]], Awaitable[tuple[dict[str, Any], float]]]
 """Sends another body of the search; returns the engine's response, and its time in ms."""
@@ -189,7 +189,7 @@ class WindowRescoring:
             located = located.followed_by(joined.located)
             timings.candidates = (time.perf_counter() - started) * 1000
         union = [*window, *joined.hits]
-        parts, words, factors = self.plan.parts, None, None
+        parts, words, factors = self.plan.divided_query, None, None
         if parts is not None:
             words = parts.words(union, first_pass_scores(union))
             factors = parts.factors(union, words, len(window))
@@ -263,7 +263,7 @@ class WindowRescoring:
             parts["candidates"] = window.complete_candidates.as_dict()
         if self.plan.undivided is not None:
             parts["factors"] = {"applied": False, "reason": self.plan.undivided}
-        parts |= self.gateway.scorer.summary(scores, self.method) | query_parts(scores.query)
+        parts |= self.gateway.scorer.summary(scores, self.method) | shares_read(scores.query)
         if scores.stale:
             parts["stale"] = len(scores.stale)
         if scores.skipped:

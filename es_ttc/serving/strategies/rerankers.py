@@ -24,7 +24,7 @@ from es_ttc.serving.features.skip_reasons import SkipReason
 from es_ttc.serving.gateway import Gateway
 from es_ttc.serving.http.caller import Caller
 from es_ttc.serving.strategies.walk import WalkDocuments
-from es_ttc.serving.summary import query_parts
+from es_ttc.serving.summary import shares_read
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class RescorerReranker:
             total.features += stage.features
             total.score += stage.score
             total.encode = max(total.encode, stage.encode)
-        self.encoder, self.of_query = scored.encoder or self.encoder, query_parts(scored.query)
+        self.encoder, self.of_query = scored.encoder or self.encoder, shares_read(scored.query)
         self._first_encoder = self._first_encoder or self.encoder
         self.skipped |= {documents[place]: fault for place, fault in scored.skipped.items()}
         return [float(value) for value in np.where(scored.mask, scored.values, 0)]
