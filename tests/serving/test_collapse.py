@@ -103,7 +103,7 @@ def test_collapse_group_beyond_the_window_has_no_detail(stack: SearchStack) -> N
     for hit in beyond:
         assert hit["_explanation"]["value"] == hit["_score"] <= inside[-1]["_score"]
         assert "without a document in the window" in hit["_explanation"]["description"]
-        assert hit["_ttc"].keys() == {"first_pass_score"}
+        assert hit["_ttc"].keys() == {"method", "applied", "first_pass_score"}
 
 
 @pytest.mark.parametrize("field", ["nothing", "text"])
