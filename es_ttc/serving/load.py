@@ -33,10 +33,10 @@ class Rung(StrEnum):
 _RUNGS = tuple(Rung)
 _WORK: Mapping[Rung, float] = {Rung.FULL: 1.0, Rung.NO_TOKENS: 0.5, Rung.NO_CANDIDATES: 0.25, Rung.FIRST_PASS: 0.1}
 """Processor time of gateway and engine on each rung, about, as a share of a blend's (docs/results/speed.md)."""
-_WHOLE = (0.3, 0.5, 0.75, 1.4, 1.8, 4.5), (0, 1, 2, 2, 2, 3)
+_WHOLE = (0.35, 0.65, 1.2, 1.4, 1.8, 4.5), (0, 1, 2, 2, 2, 3)
 """By the share of its time that scoring would take if all searches were whole ones: how many rungs they go down.
 
-What they do then takes .3 of the time on average, and .45 before the first one is not scored.
+What they do then takes .35 of the time on average, and .45 before the first one is not scored.
 """
 _AHEAD = (0.3, 0.4, 0.5, 0.9, 1.1), (0, 1, 2, 2, 3)
 """The same by the share of its time that the work takes which has begun; for many searches that come at once."""

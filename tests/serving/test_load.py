@@ -25,12 +25,12 @@ REDUCED = ["lexical", "dense"]
     ("expected", "rungs"),
     [
         (Expected(0.3, 0.2), 0),
-        (Expected(0.5, 0.2), 1),
+        (Expected(0.65, 0.2), 1),
         (Expected(1.6, 0.2), 2),  # before a search is not scored at all, all go down to the cheapest scores
         (Expected(9.0, 0.2), 3),
         (Expected(0.3, 0.4), 1),
-        (Expected(0.5, 0.7), 2),
-        (Expected(0.5, 1.2), 3),
+        (Expected(0.65, 0.7), 2),
+        (Expected(0.65, 1.2), 3),
     ],
 )
 def test_searches_go_down_by_the_share_of_their_time_that_scoring_takes(expected: Expected, rungs: float) -> None:
@@ -45,7 +45,7 @@ def busy(load: CallerLoad, searches: int) -> None:
 
 def test_between_two_rungs_searches_take_both() -> None:
     load = Load()
-    taken = Counter(load.rung(Expected(whole=0.44, ahead=0.1), seconds=1) for _ in range(100))
+    taken = Counter(load.rung(Expected(whole=0.56, ahead=0.1), seconds=1) for _ in range(100))
     assert taken == {Rung.FULL: pytest.approx(30, abs=1), Rung.NO_TOKENS: pytest.approx(70, abs=1)}
     assert load.rung(Expected(0.0, 0.0), seconds=1) is Rung.FULL
 
