@@ -2,10 +2,10 @@
 
 A search that would wait too long for its scores goes down a ladder: it does without token vectors, then also without
 candidates, and on the last rung the engine's own order is the answer. That is decided when the search begins. If all
-that are being answered were whole searches, scoring would take their number times the time that a unit of work has
-lately taken. If that is more than a part of the time for scoring, each search does as much less work. What a first pass
-takes more than while few search counts as time of scoring: then the engine waits for the same processors. The work that
-has begun counts too: of many searches that come at once, the first ones are whole.
+that are being answered were whole searches, they would take their number times the time that a unit of work has lately
+taken. If that is more than a part of the time for scoring, each search does as much less work. What the engine takes
+for first pass and page counts as far as it is more than while few search: then it waits for the same processors. The
+work that has begun counts too: of many searches that come at once, the first ones are whole.
 
 Callers share what there is: a caller goes down as if all callers searched as much as it does.
 """
@@ -33,10 +33,10 @@ class Rung(StrEnum):
 _RUNGS = tuple(Rung)
 _WORK: Mapping[Rung, float] = {Rung.FULL: 1.0, Rung.NO_TOKENS: 0.5, Rung.NO_CANDIDATES: 0.25, Rung.FIRST_PASS: 0.1}
 """Processor time of gateway and engine on each rung, about, as a share of a blend's (docs/results/speed.md)."""
-_WHOLE = (0.35, 0.65, 1.2, 1.4, 1.8, 4.5), (0, 1, 2, 2, 2, 3)
-"""By the share of its time that scoring would take if all searches were whole ones: how many rungs they go down.
+_WHOLE = (0.45, 0.85, 1.4, 1.8, 4.5), (0, 1, 2, 2, 3)
+"""By the share of the time for scoring that searches would take if all were whole: how many rungs they go down.
 
-What they do then takes .35 of the time on average, and .45 before the first one is not scored.
+What they do then takes .4 of the time on average, and .45 before the first one is not scored.
 """
 _AHEAD = (0.3, 0.4, 0.5, 0.9, 1.1), (0, 1, 2, 2, 3)
 """The same by the share of its time that the work takes which has begun; for many searches that come at once."""
@@ -49,7 +49,7 @@ _FORGOTTEN = 0.002
 
 
 class Expected(NamedTuple):
-    """Seconds that scoring is expected to take: if all searches were whole ones, and for the work that has begun."""
+    """Seconds that a search is expected to take: if all were whole ones, and for the work that has begun."""
 
     whole: float
     ahead: float
@@ -62,7 +62,7 @@ class Load:
         self._searches: Counter[bytes] = Counter()
         self._rungs: Counter[Rung] = Counter()
         self._seconds = 0.0  # that a unit of work has lately taken
-        self._first_pass = 0.0  # seconds of a first pass while there are few searches
+        self._engine = 0.0  # seconds that the engine takes for a search while there are few
         self._rest = 0.0
 
     @contextmanager
@@ -91,16 +91,16 @@ class Load:
         """The work of all searches; a blend's is 1."""
         return sum(_WORK[rung] * count for rung, count in self._rungs.items())
 
-    def scored(self, seconds: float, first_pass: float) -> None:
-        """Note the time of a search until it was scored, or late, and of its first pass, which waits for others too."""
+    def answered(self, seconds: float, engine: float) -> None:
+        """Note the time of a search until its page was read, and how much of it the engine took."""
         if self._searches.total() <= _FEWEST:
-            self._first_pass += _NEWEST * (first_pass - self._first_pass) if self._first_pass else first_pass
+            self._engine += _NEWEST * (engine - self._engine) if self._engine else engine
         else:
-            waited = max(0.0, first_pass - self._first_pass)
-            self._seconds += _NEWEST * ((seconds + waited) / self._work - self._seconds)
+            seconds -= min(engine, self._engine)
+            self._seconds += _NEWEST * (seconds / self._work - self._seconds)
 
     def expected(self, caller: bytes) -> Expected:
-        """Return the times of scoring for a caller; 0 for few searches."""
+        """Return the times of a caller's search; 0 for few searches."""
         searches = self._searches.total()
         if searches <= _FEWEST:
             return Expected(0.0, 0.0)

@@ -200,6 +200,8 @@ class RescoredSearch:
             self._put(response, page)
         self.applied = page.summary.applied
         await self._add_groups(response, page)
+        if isinstance(self._items[0], WindowRescoring) and self._items[0].plan.problem is None:
+            self._gateway.load.answered(time.perf_counter() - self._started, (ms + self._further_ms) / 1000)
         if "min" in (relevance := page.summary.parts.get("relevance", {})):
             set_total(response, relevance["hits"])
         for item in self._items:

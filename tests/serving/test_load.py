@@ -24,13 +24,13 @@ REDUCED = ["lexical", "dense"]
 @pytest.mark.parametrize(
     ("expected", "rungs"),
     [
-        (Expected(0.3, 0.2), 0),
-        (Expected(0.65, 0.2), 1),
+        (Expected(0.45, 0.2), 0),
+        (Expected(0.85, 0.2), 1),
         (Expected(1.6, 0.2), 2),  # before a search is not scored at all, all go down to the cheapest scores
         (Expected(9.0, 0.2), 3),
         (Expected(0.3, 0.4), 1),
-        (Expected(0.65, 0.7), 2),
-        (Expected(0.65, 1.2), 3),
+        (Expected(0.85, 0.7), 2),
+        (Expected(0.85, 1.2), 3),
     ],
 )
 def test_searches_go_down_by_the_share_of_their_time_that_scoring_takes(expected: Expected, rungs: float) -> None:
@@ -45,7 +45,7 @@ def busy(load: CallerLoad, searches: int) -> None:
 
 def test_between_two_rungs_searches_take_both() -> None:
     load = Load()
-    taken = Counter(load.rung(Expected(whole=0.56, ahead=0.1), seconds=1) for _ in range(100))
+    taken = Counter(load.rung(Expected(whole=0.73, ahead=0.1), seconds=1) for _ in range(100))
     assert taken == {Rung.FULL: pytest.approx(30, abs=1), Rung.NO_TOKENS: pytest.approx(70, abs=1)}
     assert load.rung(Expected(0.0, 0.0), seconds=1) is Rung.FULL
 
@@ -54,12 +54,12 @@ def test_a_caller_beyond_its_share_goes_down_first() -> None:
     load = Load()
     with load.of(b"many") as many, load.of(b"few") as few:
         busy(many, 4)
-        load.scored(100.0, first_pass=2.0)
+        load.answered(100.0, engine=2.0)
         assert many.rung(0.001) == (Rung.FULL, 0.0), "so few wait for other programs, not for each other"
         busy(many, 35)
         busy(few, 1)
         for _ in range(100):
-            load.scored(4, first_pass=3.0)  # of which one second is the wait for other searches
+            load.answered(7.0, engine=4.0)  # of which two seconds are no wait for other searches
         rungs, seconds = zip(many.rung(1), few.rung(1), strict=True)
         assert rungs == (Rung.FIRST_PASS, Rung.FULL)
         assert seconds == pytest.approx((5, 0.25), rel=0.01)

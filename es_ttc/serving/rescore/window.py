@@ -154,9 +154,6 @@ class WindowRescoring:
             require_scores(hits, "the search failed")
             deadline = Deadline.within(self.budget, timeout_ms=plan.timeout_ms, started=self.started, since=since)
             scored = await deadline.run(self._scored(hits, timings, coverage), "scoring", method=plan.section.method)
-            if first_pass_ms is not None:
-                first_pass = first_pass_ms / 1000
-                self.gateway.load.scored(time.perf_counter() - self.started - first_pass, first_pass)
         if isinstance(scored, EsTtcError):
             if plan.section.on_error == "fail":
                 raise scored
