@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.blend import DATA, MAX_TOKENS, WINDOW, compared, parser_of, prepared
+from benchmarks.blend import DATA, MAX_TOKENS, WINDOW, compared, parser_of, prepared, shown
 from benchmarks.blend_speed import ours
 from benchmarks.common import heading, table
 from benchmarks.served import GROUPS, QUERY, TOKENS, Client, delete, fill, gateway, opened, percentiles
@@ -50,7 +50,7 @@ from es_ttc.rescorers.relevance import Logistic
 from es_ttc.serving.rescore.best_hits import MIN_CLOSENESS, closeness_of
 from es_ttc.serving.rescore.parts import in_turns
 from es_ttc.serving.rescore.ranking import OrderedScores
-from es_ttc.vectors.tokens import Float32, Float64
+from es_ttc.vectors.tokens import Float32
 
 QUESTIONS = ("toollens", "hotpotqa-train-hipporag")
 PAIRS = ("scifact", "cranfield", "npl-vaswani")
@@ -246,18 +246,10 @@ def coverage(indices: Mapping[str, Index]) -> str:
         for depth in DEPTHS:
             shares = {method: np.array(found[depth]) for method, found in values.items()}
             rows.append([name, depth, len(asked), several, *(f"{one.mean():.3f}" for one in shares.values())])
-            differences.append([name, depth, *(shown(shares[ours], shares[theirs]) for ours, theirs in COMPARED)])
+            differences.append([name, depth, *(shown(compared(shares[a], shares[b])) for a, b in COMPARED)])
     compared_columns = ["collection", "first", *(" - ".join(pair) for pair in COMPARED)]
     shares_table = table(["collection", "first", "questions", "of several parts", *METHODS], rows)
     return f"{shares_table}\n{table(compared_columns, differences)}"
-
-
-def shown(ours: Float64, theirs: Float64) -> str:
-    """Return a difference with its interval, and questions won, tied and lost."""
-    comparison = compared(ours, theirs)
-    low, high = comparison.interval.low, comparison.interval.high
-    clearly = "**" if low > 0 or high < 0 else ""
-    return f"{clearly}{comparison.delta:+.3f}{clearly} ({low:+.3f}..{high:+.3f}) {comparison.record}"
 
 
 def fitted(name: str, encoder: Encoder) -> Logistic:

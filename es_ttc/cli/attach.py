@@ -355,7 +355,7 @@ async def _estimates(engine: Engine, plan: _Plan, *, in_table: bool = False) -> 
                 fields_table(describe(documents, spec.text_fields)),
                 size_table(size, described_storage(spec), count),
             )
-            estimates[source.index] = _Estimate(time_sentence(size, count, stored, spec), size.as_dict(count), tables)
+            estimates[source.index] = _Estimate(time_sentence(size, spec, count, stored), size.as_dict(count), tables)
         else:
             estimates[source.index] = _Estimate(size_sentence(size, spec, count, stored), size.as_dict(count))
     return estimates

@@ -75,7 +75,7 @@ def described_storage(spec: IndexSpec) -> str:
     return f"--storage {name}" if name else f"--codec {spec.codec}{skipped}"
 
 
-def time_sentence(size: SizeEstimate, documents: int, source_bytes: int | None, spec: IndexSpec) -> str:
+def time_sentence(size: SizeEstimate, spec: IndexSpec, documents: int, source_bytes: int | None) -> str:
     """Return how many documents are encoded, how long that takes, and the size of their index."""
     took = _duration(documents * size.seconds)
     own = "" if source_bytes is None else f"; the index itself takes {mebibytes(source_bytes)}"

@@ -180,14 +180,14 @@ class Encodings:
         truncated: ``(n,)`` bool: True where the text was longer than ``max_tokens``, or than a late-interaction model
             reads.
         encoded_shares: For each text the share of its characters in the first window, from which ``pooled`` is made, in
-            [0, 1]; the lesser one of two encoders. None from a cache of an earlier release.
+            [0, 1]; the lesser one of two encoders. Empty from a cache of an earlier release.
     """
 
     pooled: Float32
     tokens: list[Float32]
     offsets: list[NDArray[np.int32]]
     truncated: NDArray[np.bool_]
-    encoded_shares: tuple[float, ...] | None = None
+    encoded_shares: tuple[float, ...] = ()
 
 
 class Encoder(Protocol):

@@ -319,7 +319,7 @@ def _one(encodings: Encodings, position: int) -> Encoding:
         tokens=encodings.tokens[position] if with_tokens else None,
         offsets=encodings.offsets[position] if with_tokens else None,
         truncated=bool(encodings.truncated[position]),
-        encoded_share=None if encodings.encoded_shares is None else encodings.encoded_shares[position],
+        encoded_share=encodings.encoded_shares[position] if encodings.encoded_shares else None,
     )
 
 
@@ -331,7 +331,7 @@ def _gather(parts: Sequence[Encoding], dims: int) -> Encodings:
         tokens=[part.tokens for part in parts if part.tokens is not None],
         offsets=[part.offsets for part in parts if part.offsets is not None],
         truncated=np.array([part.truncated for part in parts], dtype=np.bool_),
-        encoded_shares=shares if len(shares) == len(parts) else None,
+        encoded_shares=shares if len(shares) == len(parts) else (),
     )
 
 

@@ -19,7 +19,6 @@ def encode(queries: Sequence[Sequence[str]], encoder: Encoder, *, tokens: bool) 
     late, words = encoder.identity.late_interaction, needs_words(encoder)
     encodings = encoder.encode([*chain(*queries)], role="query", tokens=tokens or late or words)
     means = word_means(encodings) if words else None
-    shares = encodings.encoded_shares or ()
     of_texts = iter(
         [
             Query(
@@ -29,7 +28,7 @@ def encode(queries: Sequence[Sequence[str]], encoder: Encoder, *, tokens: bool) 
                 late=late,
                 word_means=None if means is None else means[place : place + 1],
                 token_spans=encodings.offsets[place] if tokens or late else None,
-                encoded_shares=shares[place : place + 1],
+                encoded_shares=encodings.encoded_shares[place : place + 1],
             )
             for place, text in enumerate(chain(*queries))
         ]

@@ -33,8 +33,8 @@ class TwoEncoders:
         if not tokens:
             return pooled
         of_tokens = self._tokens.encode(texts, role=role, max_tokens=max_tokens)
-        shares = tuple(map(min, pooled.encoded_shares or (), of_tokens.encoded_shares or ()))
-        return replace(of_tokens, pooled=pooled.pooled, encoded_shares=shares or None)
+        shares = tuple(map(min, pooled.encoded_shares, of_tokens.encoded_shares))
+        return replace(of_tokens, pooled=pooled.pooled, encoded_shares=shares)
 
     def adapted(self, adapter: str) -> "TwoEncoders | None":
         """Return both with an adapter that the first one ships; None if it ships none of this name."""

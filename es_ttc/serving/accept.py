@@ -27,7 +27,7 @@ class SharedListener:
         process: This process.
         connections: The open connections of this process.
         make_protocol: Makes a connection's protocol.
-        context: Returns the certificate of new connections; None for plain HTTP.
+        context: The certificate of new connections, which may be replaced; None for plain HTTP.
     """
 
     def __init__(

@@ -210,7 +210,7 @@ def _features(
 def _share_read(encodings: Encodings, position: int, spans: Sequence[FieldSpan], spec: IndexSpec) -> float:
     """Return the share of a text that its token vectors are made from; without these, its pooled vector."""
     if not spec.encodes_tokens:
-        return 1.0 if encodings.encoded_shares is None else encodings.encoded_shares[position]
+        return encodings.encoded_shares[position] if encodings.encoded_shares else 1.0
     return share_of_text_read(encodings.offsets[position], spans) if encodings.truncated[position] else 1.0
 
 

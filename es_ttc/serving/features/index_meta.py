@@ -128,23 +128,21 @@ async def features_of(engine: EngineClient, target: str, *, failing: str) -> dic
     async def mappings(names: str, **options: str) -> Any:
         return await read(f"/{names}/_mapping", {"filter_path": f"*.mappings._meta.{ROOT}", **options}, _META)
 
-    async def of_sides() -> Any:
+    async def permitted(names: str, **options: str) -> Any:
         try:
-            return await mappings(side_alias("*"), expand_wildcards="open,hidden", allow_no_indices="true")
-        except NotForCaller:  # of OpenSearch; Elasticsearch answers with those that the caller may see
-            return {}
+            return await mappings(names, **options)
+        except NotForCaller:  # OpenSearch refuses a pattern that also names indices without a right
+            return None
 
-    async def of_target() -> tuple[Sequence[str], Any]:
-        names = (await read(f"/{target}/_field_caps", {"fields": "_id"}, {"indices": [str]}))["indices"]
-        try:
-            return names, await mappings(target)
-        except NotForCaller:  # of OpenSearch, which refuses a pattern that also names indices without a right
-            if "*" not in target:
-                raise
-            return names, await mappings(quote(",".join(names), safe=",")) if names else {}
-
-    (names, own), sides = await asyncio.gather(of_target(), of_sides())
-    described = [Described(name, mapping["mappings"]["_meta"][ROOT]) for name, mapping in (own | sides).items()]
+    searched, own, sides = await asyncio.gather(
+        read(f"/{target}/_field_caps", {"fields": "_id"}, {"indices": [str]}),
+        permitted(target),
+        permitted(side_alias("*"), expand_wildcards="open,hidden", allow_no_indices="true"),
+    )
+    names = searched["indices"]
+    if own is None:
+        own = await mappings(quote(",".join(names), safe=",")) if names else {}
+    described = [Described(name, mapping["mappings"]["_meta"][ROOT]) for name, mapping in (own | (sides or {})).items()]
     by_source = {one.meta.get("source", one.holder): one for one in described}
     return {name: by_source[name] for name in names if name in by_source}
 
