@@ -102,6 +102,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return sharing.scheduler(config, log)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str) -> None:
+    """Say at once in which test a process of the run has ended, and not only when all are through."""
+    sys.stderr.write(f"\na process of the run ended in {crashitem}\n")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out the files of slow tests where those are not asked for: to import them takes as long as all others."""
     if "not slow" not in config.option.markexpr or not collection_path.is_relative_to(config.rootpath):

@@ -294,7 +294,7 @@ async def test_a_cross_encoder_scores_pairs_and_is_loaded_when_it_is_asked(tiny_
 
 
 async def test_the_cross_encoder_of_a_package_needs_no_settings() -> None:
-    """Scores seen with the model's own code; a pair's score does not depend on the other pairs of a call."""
+    """Scores seen with the model's own code, at full precision; those of a pair do not depend on the others of a call."""
     rerankers = Rerankers({}, built_in())
     calls = rerankers.named("msmarco-minilm")
     assert isinstance(calls, PointwiseCalls)
@@ -302,8 +302,8 @@ async def test_the_cross_encoder_of_a_package_needs_no_settings() -> None:
     texts = ["Berlin has 3.7 million inhabitants.", "New York is big", "Berlin " * 2000, ""]
     passages = [Passage(text[:9], text) for text in texts]
     scores = await calls.scores(query, passages)
-    assert scores[0] == pytest.approx(9.3, abs=0.1)
-    assert scores[1] == pytest.approx(-11.3, abs=0.1)
+    assert scores[0] == pytest.approx(9.3, abs=0.5)  # 8-bit weights: processors without VNNI round further
+    assert scores[1] == pytest.approx(-11.3, abs=0.5)
     again = Rerankers({}, built_in()).named("msmarco-minilm")
     assert isinstance(again, PointwiseCalls)
     assert [(await again.scores(query, [passage]))[0] for passage in passages] == scores

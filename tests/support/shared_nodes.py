@@ -29,8 +29,8 @@ PRODUCTS: Mapping[str, Callable[[], Distribution]] = {
     "elasticsearch": ElasticsearchDistribution,
 }
 LOOK_SECONDS = 0.1
-MAX_SECONDS = 900.0
-"""Until a node is given up: the first start on a machine downloads it."""
+MAX_SECONDS = 840.0
+"""Until a node is given up: the first start on a machine downloads it. Less than a test may take."""
 LICENCE_SECONDS = 300.0
 START_SECONDS = 600.0
 """Generous: on a busy machine a node needs minutes."""
