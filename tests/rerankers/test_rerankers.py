@@ -294,7 +294,7 @@ async def test_a_cross_encoder_scores_pairs_and_is_loaded_when_it_is_asked(tiny_
 
 
 async def test_the_cross_encoder_of_a_package_needs_no_settings() -> None:
-    """Scores seen with the model's own code, at full precision; those of a pair do not depend on the others of a call."""
+    """Scores seen with the model's own code at full precision; those of a pair do not depend on others of a call."""
     rerankers = Rerankers({}, built_in())
     calls = rerankers.named("msmarco-minilm")
     assert isinstance(calls, PointwiseCalls)
