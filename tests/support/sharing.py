@@ -95,6 +95,16 @@ def scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return scope(nodeid)
 
+        def _reschedule(self, node: Any) -> None:
+            """Give a process more to do if it has little, or let it end.
+
+            A process begins a test when it knows what comes next. One that replaces another is given one unit: of a
+            single test, it would wait for ever.
+            """
+            super()._reschedule(node)
+            if not node.shutting_down and self._pending_of(self.assigned_work[node]) == 1:
+                super()._reschedule(node)
+
     config.option.loadscopereorder = False
     return Scheduling(config, log)
 
