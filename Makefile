@@ -20,7 +20,7 @@ demo: $(VENV)/.demo ## Start a real engine, index real text, show a ranking tabl
 PROCESSES ?= 3
 
 test: $(VENV)/.dev $(VENV)/.frameworks $(VENV)/.page ## Run the whole test suite against real engines.
-	@$(BIN)/python -m tests.whole -n $(PROCESSES) --max-worker-restart 3 $(ARGS)
+	@$(BIN)/python -m tests.whole -n $(PROCESSES) $(ARGS)
 
 test-quick: $(VENV)/.dev ## Run the tests that need no engine, no Java and no model and are over soon.
 	@$(BIN)/python -m pytest -n $(PROCESSES) -m "not engine and not slow" $(ARGS)

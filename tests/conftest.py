@@ -25,6 +25,7 @@ from es_ttc.engine.connect import connect
 from es_ttc.engine.protocol import Engine
 from es_ttc.errors import ConfigurationError
 from es_ttc.settings import EngineSettings
+from tests import whole
 from tests.support import shared_nodes, sharing
 from tests.support.own_node import OwnNode
 from tests.support.shared_nodes import SharedNodes
@@ -52,6 +53,8 @@ hypothesis.settings.load_profile("tests")
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 PRODUCTS = tuple(shared_nodes.PRODUCTS)
 NODES = pytest.StashKey[Path]()
+ENDED = pytest.StashKey[list[str]]()
+"""The tests in which processes of the run have ended."""
 ON_NODES = frozenset(
     {
         "nodes",
@@ -103,9 +106,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_handlecrashitem(crashitem: str) -> None:
-    """Say at once in which test a process of the run has ended, and not only when all are through."""
+def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: Any) -> None:
+    """Say at once in which test a process of the run has ended; it fails if that was not the first time, or often so.
+
+    pytest-xdist repeats such a test.
+    """
     sys.stderr.write(f"\na process of the run ended in {crashitem}\n")
+    ended = sched.config.stash.setdefault(ENDED, [])
+    if crashitem not in ended and len(ended) < whole.MOST:
+        report.outcome = "rerun"  # type: ignore[assignment]
+    ended.append(crashitem)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

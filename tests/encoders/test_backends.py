@@ -57,7 +57,7 @@ def test_shapes_and_units(any_encoder: Encoder) -> None:
 
 
 def test_a_text_has_the_same_vectors_whatever_its_neighbours(any_encoder: Encoder) -> None:
-    texts = [*SENTENCES, LONG[:1300], "", *(f"{text} {number}" for text in SENTENCES for number in range(2))]
+    texts = [*SENTENCES, LONG[:2200], "", *(f"{text} {number}" for text in SENTENCES for number in range(3))]
     together = any_encoder.encode(texts)
     order = list(range(len(texts)))
     random.Random(7).shuffle(order)
@@ -147,11 +147,9 @@ def test_a_long_text_is_read_in_windows(encoder: Encoder) -> None:
 
 
 def test_pooled_is_the_first_window_whatever_is_kept(any_encoder: Encoder) -> None:
-    text = LONG[:1800]
-    reference = any_encoder.encode([text], max_tokens=10_000)
-    assert len(reference.tokens[0]) > 300 > any_encoder.identity.max_length
+    reference = any_encoder.encode([LONG], max_tokens=10_000)
     for max_tokens in (1, 300):
-        result = any_encoder.encode([text], max_tokens=max_tokens)
+        result = any_encoder.encode([LONG], max_tokens=max_tokens)
         assert np.array_equal(result.pooled, reference.pooled)
         assert np.array_equal(result.tokens[0], reference.tokens[0][:max_tokens])
         assert np.array_equal(result.offsets[0], reference.offsets[0][:max_tokens])

@@ -99,10 +99,10 @@ def scheduler(config: pytest.Config, log: Any) -> Any:
             """Give a process more to do if it has little, or let it end.
 
             A process begins a test when it knows what comes next. One that replaces another is given one unit: of a
-            single test, it would wait for ever.
+            single test, or of none that is left, it would wait for ever.
             """
             super()._reschedule(node)
-            if not node.shutting_down and self._pending_of(self.assigned_work[node]) == 1:
+            while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
                 super()._reschedule(node)
 
     config.option.loadscopereorder = False
